@@ -35,7 +35,7 @@ pub use service::ServiceSettings;
 pub use status::StatusArgs;
 pub use stop::StopArgs;
 pub use values::MAX_PAUSE;
-pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, UnsyncedFlag};
+pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag};
 
 /// Terminates Kubernetes pods as the kubelet does, directly against the container runtime, and collects garbage.
 ///

@@ -1,9 +1,8 @@
 //! What the API server shows of terminations on all nodes, for `kubectl teardown`: read with the user's own credentials.
 //!
-//! `read` fetches objects; `nodes`, `node` and `pod` decide what they show. Nothing is written.
+//! `read` fetches objects; `node`, `nodes` and `pod` decide what they show. Nothing is written.
 
 pub mod node;
 pub mod nodes;
-pub mod objects;
 pub mod pod;
 pub mod read;

@@ -35,7 +35,6 @@ mod summary;
 pub mod why;
 
 pub use leader_election::Mode;
-pub use sync_state::Unsynced;
 
 #[cfg(test)]
 mod tests;

@@ -16,7 +16,7 @@ use nix::{
 use self::files::is_absent;
 use crate::{
     cli::{ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags},
-    collector::{Mode, Unsynced},
+    collector::Mode,
     model::problem::Problem,
     node::{
         cri::{CriEndpoint, types::CgroupDriver},
@@ -133,10 +133,6 @@ pub struct GcSettings {
     pub kubeconfig: PathBuf,
     /// `--gc`.
     pub mode: Mode,
-    /// `--gc-unsynced`.
-    pub unsynced: Unsynced,
-    /// `--gc-aggregated-hold`.
-    pub aggregated_hold: Duration,
 }
 
 // === impl PodSettings ===
@@ -282,14 +278,11 @@ async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
             Ok(None)
         };
     };
-    let aggregated_hold = duration("--gc-aggregated-hold", &flags.gc_aggregated_hold)?;
     let (kube, kubeconfig) = kubeconfig("--gc-kubeconfig", Some(file)).await?;
     Ok(Some(GcSettings {
         kube,
         kubeconfig,
         mode: flags.gc.into(),
-        unsynced: flags.gc_unsynced.into(),
-        aggregated_hold,
     }))
 }
 

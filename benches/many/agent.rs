@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
 
 use pod_teardown::{
     agent,
-    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags, SocketFlag, UnsyncedFlag},
+    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags, SocketFlag},
     clock::BootClock,
     config,
     node::{
@@ -135,8 +135,6 @@ fn flags(node: &Node) -> NodeFlags {
         gc: GcFlag::Never,
         gc_kubeconfig: None,
         force_unmount: ForceUnmountFlag::Never,
-        gc_unsynced: UnsyncedFlag::Hold,
-        gc_aggregated_hold: "10m".to_owned(),
         node_condition: false,
         metrics_addr: None,
         otlp_endpoint: None,

@@ -13,7 +13,6 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api::{Dial, MetadataClient},
     collector::{
-        Unsynced,
         collect::collect,
         counts::SharedTotals,
         leader_election::{self, CollectorRole, LeaderElection},
@@ -35,8 +34,6 @@ const RESTART_DELAY: Duration = Duration::from_secs(1);
 pub(super) struct CollectorThread {
     client: MetadataClient,
     election: LeaderElection,
-    unsynced: Unsynced,
-    aggregated_hold: Duration,
     node_name: String,
     /// State of the collector; `None` while it is on standby.
     current: watch::Sender<Option<Arc<Shared>>>,
@@ -61,8 +58,6 @@ impl CollectorThread {
             node_name: node_name.to_owned(),
             client,
             election,
-            unsynced: settings.unsynced,
-            aggregated_hold: settings.aggregated_hold,
             current: watch::Sender::new(None),
             earlier: SharedTotals::default(),
             counters: Arc::default(),
@@ -150,9 +145,7 @@ impl CollectorThread {
                 continue;
             }
             self.earlier.lock().active_periods += 1;
-            let shared = Shared::new(self.unsynced)
-                .with_aggregated_hold(self.aggregated_hold)
-                .with_events(events.clone());
+            let shared = Shared::default().with_events(events.clone());
             let shared = Arc::new(shared);
             self.current.send_replace(Some(Arc::clone(&shared)));
             let lost = tokio::select! {

@@ -66,7 +66,7 @@ pub struct GraphArgs {
 #[command(after_help = "Examples:
   # Why does Deployment web in namespace shop still exist?
   pod-teardown gc why -n shop Deployment.apps web
-  pod-teardown gc why deploy/web -n shop
+  pod-teardown gc why deploy web -n shop
   # An object without a namespace
   pod-teardown gc why Namespace old
   # Any object by its UID

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::output::OutputFormat;
+use super::{object::PodArg, output::OutputFormat};
 
 /// Name of the program as a plugin of kubectl.
 pub const PLUGIN: &str = "kubectl-teardown";
@@ -59,12 +59,9 @@ pub struct NodesArgs {
   kubectl teardown why -n shop db-0
   kubectl teardown why shop/db-0")]
 pub struct PodWhyArgs {
-    /// The pod: its name, or NAMESPACE/NAME.
-    #[arg(value_name = "POD")]
-    pub pod: String,
-    /// Namespace of the pod [default: that of the kubeconfig's context].
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
+    /// The pod.
+    #[command(flatten)]
+    pub pod: PodArg,
     /// How to reach the cluster, and how to print.
     #[command(flatten)]
     pub cluster: ClusterFlags,
@@ -82,36 +79,4 @@ pub struct ClusterFlags {
     /// How to print.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,
-}
-
-/// Refuses a name whose URL would be that of a list, or of another object.
-fn parse_name(name: &str) -> Result<String, String> {
-    match name {
-        "" | "." | ".." => Err(format!("{name:?} is not a name")),
-        name if name.contains('/') => Err(format!("{name:?} is not a name: it contains /")),
-        name => Ok(name.to_owned()),
-    }
-}
-
-// === impl PodWhyArgs ===
-
-impl PodWhyArgs {
-    /// Namespace and name of the pod. `default`: namespace of a pod without one.
-    ///
-    /// # Errors
-    /// When it has two namespaces, or a part that cannot be a name.
-    pub fn name(&self, default: &str) -> Result<(String, String), String> {
-        let (namespace, name) = self.split_name(default)?;
-        Ok((parse_name(&namespace)?, parse_name(&name)?))
-    }
-
-    fn split_name(&self, default: &str) -> Result<(String, String), String> {
-        match (self.pod.split_once('/'), &self.namespace) {
-            (Some((in_name, _)), Some(given)) if in_name != given => {
-                Err(format!("{} is not in namespace {given}: name one namespace", self.pod))
-            }
-            (Some((namespace, name)), _) => Ok((namespace.to_owned(), name.to_owned())),
-            (None, given) => Ok((given.as_deref().unwrap_or(default).to_owned(), self.pod.clone())),
-        }
-    }
 }

@@ -6,7 +6,7 @@ use clap::{ArgAction, Args, builder::BoolishValueParser};
 
 use super::{
     output::SocketFlag,
-    values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, UnsyncedFlag},
+    values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag},
 };
 use crate::node::kubelet_process::flags::KubeletFlags;
 
@@ -41,16 +41,16 @@ pub struct NodeFlags {
     pub kubelet_config: Option<PathBuf>,
     /// The kubelet's directory of drop-ins for that file: all *.conf files in it and in its subdirectories, in the order of their
     /// names [default: the kubelet's].
-    #[arg(long, help_heading = NODE, env = "POD_TEARDOWN_KUBELET_CONFIG_DIR", value_name = "DIR")]
+    #[arg(long, hide = true, help_heading = NODE, env = "POD_TEARDOWN_KUBELET_CONFIG_DIR", value_name = "DIR")]
     pub kubelet_config_dir: Option<PathBuf>,
     /// Flags of this node's kubelet, as far as they are known.
     #[arg(skip)]
     pub kubelet_start: Option<KubeletFlags>,
     /// The kubelet's cgroup driver.
-    #[arg(long, help_heading = NODE, env = "POD_TEARDOWN_CGROUP_DRIVER", value_enum, default_value_t = CgroupDriverFlag::Auto)]
+    #[arg(long, hide = true, help_heading = NODE, env = "POD_TEARDOWN_CGROUP_DRIVER", value_enum, default_value_t = CgroupDriverFlag::Auto)]
     pub cgroup_driver: CgroupDriverFlag,
     /// Parent cgroup of "kubepods" [default: the kubelet's cgroupRoot, else /].
-    #[arg(long, help_heading = NODE, env = "POD_TEARDOWN_CGROUP_ROOT", value_name = "PATH")]
+    #[arg(long, hide = true, help_heading = NODE, env = "POD_TEARDOWN_CGROUP_ROOT", value_name = "PATH")]
     pub cgroup_root: Option<String>,
     /// Directory of the agent's journal, which must survive a crash. It is created if it is missing.
     #[arg(
@@ -94,20 +94,6 @@ pub struct NodeFlags {
     /// Kubeconfig of the collector, with the rights of deploy/gc-rbac.yaml. Without it the agent collects nothing.
     #[arg(long, help_heading = GC, env = "POD_TEARDOWN_GC_KUBECONFIG", value_name = "FILE")]
     pub gc_kubeconfig: Option<PathBuf>,
-    /// Action for foreground deletions and orphaning, which depend on all kinds, when a kind cannot be listed for five minutes.
-    #[arg(long, help_heading = GC, env = "POD_TEARDOWN_GC_UNSYNCED", value_enum, default_value_t = UnsyncedFlag::Hold)]
-    pub gc_unsynced: UnsyncedFlag,
-    /// Time for which foreground deletions wait for an aggregated API group (an APIService with a service, such as that of
-    /// metrics-server) whose server cannot be reached, or for a kind that the API server cannot read. Then they complete, and
-    /// dependents that appear later are deleted in the background. Orphaning waits as --gc-unsynced says.
-    #[arg(
-        long,
-        help_heading = GC,
-        env = "POD_TEARDOWN_GC_AGGREGATED_HOLD",
-        value_name = "DURATION",
-        default_value = "10m"
-    )]
-    pub gc_aggregated_hold: String,
     /// Report the role of the agent in the cluster: as the condition PodTeardownActive of its Node, and as events about the Node.
     #[arg(
         long,
@@ -125,18 +111,19 @@ pub struct NodeFlags {
     pub metrics_addr: Option<String>,
     /// Export a trace of each pod teardown to this OpenTelemetry collector (OTLP over gRPC), such as http://127.0.0.1:4317 or
     /// https://otel.example.com:4317. Spans of the container runtime become part of the trace [default: none].
-    #[arg(long, help_heading = MONITORING, env = "POD_TEARDOWN_OTLP_ENDPOINT", value_name = "URL")]
+    #[arg(long, hide = true, help_heading = MONITORING, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "URL")]
     pub otlp_endpoint: Option<String>,
     /// PEM file with the certificates of the authorities for an https:// collector [default: those of the system].
-    #[arg(long, help_heading = MONITORING, env = "POD_TEARDOWN_OTLP_CA_FILE", value_name = "FILE")]
+    #[arg(long, hide = true, help_heading = MONITORING, env = "OTEL_EXPORTER_OTLP_CERTIFICATE", value_name = "FILE")]
     pub otlp_ca_file: Option<PathBuf>,
     /// Headers for that collector, such as a token, in the form of OTEL_EXPORTER_OTLP_HEADERS: KEY=VALUE, several separated by
     /// commas, values percent-encoded. Set the variable: other users of the node can see a flag [default: none].
-    #[arg(long, help_heading = MONITORING, env = "POD_TEARDOWN_OTLP_HEADERS", value_name = "HEADERS")]
+    #[arg(long, hide = true, help_heading = MONITORING, env = "OTEL_EXPORTER_OTLP_HEADERS", value_name = "HEADERS")]
     pub otlp_headers: Option<String>,
     /// Time for pods in progress to finish when the agent is stopped.
     #[arg(
         long,
+        hide = true,
         help_heading = AGENT,
         env = "POD_TEARDOWN_SHUTDOWN_TIMEOUT",
         value_name = "DURATION",
@@ -148,6 +135,7 @@ pub struct NodeFlags {
     /// and an event names the pods that still need it.
     #[arg(
         long,
+        hide = true,
         help_heading = TEARDOWN,
         env = "POD_TEARDOWN_DRIVER_HOLD",
         value_name = "DURATION",

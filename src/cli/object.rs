@@ -15,7 +15,7 @@ pub struct PodArg {
     /// The pod: its name, NAMESPACE/NAME, or its UID.
     #[arg(value_name = "POD")]
     pod: String,
-    /// Namespace of the pod [default: default].
+    /// Namespace of the pod [default: default; with kubectl, that of the context].
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 }
@@ -34,8 +34,8 @@ pub struct OptionalPodArg {
 /// An object in the cluster.
 #[derive(Debug, Clone, Args)]
 pub struct ObjectArg {
-    /// Its kind, the plural or a short name, with or without group: Deployment.apps, deployments, deploy. KIND/NAME and a UID
-    /// need no second argument.
+    /// Its kind, the plural or a short name, with or without group: Deployment.apps, deployments, deploy; or the UID
+    /// alone.
     #[arg(value_name = "KIND")]
     kind: String,
     /// Its name, or NAMESPACE/NAME.
@@ -86,7 +86,18 @@ impl PodArg {
     /// # Errors
     /// When it has two namespaces, or is no legal name.
     pub fn id(&self) -> Result<PodId, String> {
-        parse_pod(&self.pod, self.namespace.as_deref())
+        parse_pod(&self.pod, self.namespace.as_deref(), DEFAULT_NAMESPACE)
+    }
+
+    /// The pod by its name; `default` is the namespace of a name without one.
+    ///
+    /// # Errors
+    /// As [`PodArg::id`], and for a UID.
+    pub fn name(&self, default: &str) -> Result<PodName, String> {
+        match parse_pod(&self.pod, self.namespace.as_deref(), default)? {
+            PodId::Name(name) => Ok(name),
+            PodId::Uid(uid) => Err(format!("{uid} is a UID: name the pod")),
+        }
     }
 }
 
@@ -99,7 +110,7 @@ impl OptionalPodArg {
     /// As [`PodArg::id`], and for a namespace without a pod.
     pub fn id(&self) -> Result<Option<PodId>, String> {
         match (&self.pod, &self.namespace) {
-            (Some(pod), namespace) => parse_pod(pod, namespace.as_deref()).map(Some),
+            (Some(pod), namespace) => parse_pod(pod, namespace.as_deref(), DEFAULT_NAMESPACE).map(Some),
             (None, Some(_)) => Err("--namespace needs a POD".to_owned()),
             (None, None) => Ok(None),
         }
@@ -111,7 +122,7 @@ impl OptionalPodArg {
     /// As [`PodArg::id`].
     pub fn id_or_namespace(&self) -> Result<Result<PodId, Option<String>>, String> {
         match &self.pod {
-            Some(pod) => parse_pod(pod, self.namespace.as_deref()).map(Ok),
+            Some(pod) => parse_pod(pod, self.namespace.as_deref(), DEFAULT_NAMESPACE).map(Ok),
             None => Ok(Err(self.namespace.clone())),
         }
     }
@@ -139,41 +150,42 @@ impl ObjectArg {
     /// When it has no name or two namespaces.
     pub fn name(&self) -> Result<ObjectName, String> {
         let Self { kind, name, namespace } = self;
-        let text = match name {
-            None => kind.clone(),
-            Some(name) => format!("{kind}/{name}"),
+        let name = match name {
+            Some(name) => name,
+            None if is_uid(kind) => return Ok(ObjectName::Uid(kind.clone())),
+            None => return Err(format!("{kind} has no NAME: name KIND and NAME, or a UID")),
         };
+        let text = format!("{kind}/{name}");
         let parsed: ObjectName = text.parse().map_err(|syntax| format!("the object {syntax}"))?;
-        match (parsed, namespace) {
-            (ObjectName::Uid(uid), _) if !is_uid(&uid) => {
-                Err(format!("{uid} has no NAME: name KIND and NAME, or a UID"))
-            }
-            (
-                ObjectName::Named {
-                    kind,
-                    group,
-                    namespace: own,
-                    name,
-                },
-                Some(_),
-            ) => Ok(ObjectName::Named {
+        match parsed {
+            ObjectName::Named {
+                kind,
+                group,
+                namespace: own,
+                name,
+            } => Ok(ObjectName::Named {
                 kind,
                 group,
                 namespace: one_namespace(own.as_deref(), namespace.as_deref())?,
                 name,
             }),
-            (parsed, _) => Ok(parsed),
+            uid @ ObjectName::Uid(_) => Ok(uid),
         }
     }
 }
 
-fn parse_pod(text: &str, flag: Option<&str>) -> Result<PodId, String> {
+fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<PodId, String> {
     let (namespace, name) = match text.split_once('/') {
+        Some((kind @ ("pod" | "pods" | "po"), name)) if flag != Some(kind) => {
+            return Err(format!(
+                "{kind}/ is not needed: name the pod as {name}, with -n NAMESPACE, or as NAMESPACE/{name}"
+            ));
+        }
         Some((namespace, name)) => (Some(namespace), name),
         None if flag.is_none() && is_uid(text) => return Ok(PodId::Uid(text.to_owned())),
         None => (None, text),
     };
-    let namespace = one_namespace(namespace, flag)?.unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned());
+    let namespace = one_namespace(namespace, flag)?.unwrap_or_else(|| default.to_owned());
     if !is_legal(&namespace) || !is_legal(name) {
         return Err(format!(
             "{text:?} is no name of a pod: it must be NAME, NAMESPACE/NAME, such as default/web-0, or a UID"
@@ -242,12 +254,14 @@ mod tests {
             (UID, None, Ok(UID)),
             (UID, Some("shop"), Ok("shop/0b9a8230-aace-4480-91d0-db24e46eb609")),
             ("shop/web-0", Some("other"), Err("two namespaces")),
+            ("pod/web-0", None, Err("pod/ is not needed: name the pod as web-0")),
+            ("pod/web-0", Some("pod"), Ok("pod/web-0")),
             ("a/b/c", None, Err("NAMESPACE/NAME")),
             ("/web-0", None, Err("NAMESPACE/NAME")),
             ("", None, Err("NAMESPACE/NAME")),
             ("web 0", None, Err("NAMESPACE/NAME")),
         ] {
-            match (parse_pod(text, flag), shown) {
+            match (parse_pod(text, flag, DEFAULT_NAMESPACE), shown) {
                 (Ok(pod), Ok(shown)) => assert_eq!(pod.to_string(), shown, "{text} {flag:?}"),
                 (Err(error), Err(words)) => assert!(error.contains(words), "{text} {flag:?}: {error}"),
                 (parsed, _) => panic!("{text} {flag:?}: {parsed:?}"),
@@ -268,14 +282,14 @@ mod tests {
         for (kind, name, namespace, shown) in [
             ("deploy", Some("web"), Some("shop"), "deploy/shop/web"),
             ("Deployment.apps", Some("shop/web"), None, "Deployment.apps/shop/web"),
-            ("Namespace/old", None, None, "Namespace/old"),
-            ("deploy/web", None, Some("shop"), "deploy/shop/web"),
+            ("Namespace", Some("old"), None, "Namespace/old"),
             (UID, None, None, UID),
         ] {
             assert_eq!(named(kind, name, namespace).as_deref(), Ok(shown));
         }
         for (kind, name, namespace, words) in [
             ("deploy", None, None, "has no NAME"),
+            ("deploy/web", None, None, "has no NAME"),
             ("deploy", Some("a/web"), Some("b"), "two namespaces"),
             ("deploy", Some(""), None, "must be"),
         ] {

@@ -4,11 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::{
-    collector::{Mode, Unsynced},
-    model::termination::is_reason,
-    node::cri::types::CgroupDriver,
-};
+use crate::{collector::Mode, model::termination::is_reason, node::cri::types::CgroupDriver};
 
 /// Maximum duration of a pause that ends by itself.
 pub const MAX_PAUSE: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -58,15 +54,6 @@ pub enum GcFlag {
     Never,
 }
 
-/// `--gc-unsynced`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum UnsyncedFlag {
-    /// They wait until it can be listed.
-    Hold,
-    /// They continue without it. Dependents of that kind may be deleted instead of orphaned.
-    Proceed,
-}
-
 // === impl GcFlag ===
 
 impl From<GcFlag> for Mode {
@@ -75,17 +62,6 @@ impl From<GcFlag> for Mode {
             GcFlag::Auto => Self::Auto,
             GcFlag::Always => Self::Always,
             GcFlag::Never => Self::Never,
-        }
-    }
-}
-
-// === impl UnsyncedFlag ===
-
-impl From<UnsyncedFlag> for Unsynced {
-    fn from(flag: UnsyncedFlag) -> Self {
-        match flag {
-            UnsyncedFlag::Hold => Self::Hold,
-            UnsyncedFlag::Proceed => Self::Proceed,
         }
     }
 }

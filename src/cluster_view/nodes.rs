@@ -3,9 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use serde::Serialize;
 
-use super::objects::{AgentState, AgentView, EventObject, KubeletView, NodeObject, PodObject};
+use super::{
+    node::{AgentState, AgentView, KubeletView},
+    pod::is_blocked_pod,
+};
 use crate::ops::output::{age_since, table};
 
 /// A node.
@@ -25,101 +29,94 @@ pub struct NodeLine {
     pub blocked: Option<usize>,
 }
 
-/// All nodes, by name. Pods and events are `None` if the user may not read them.
-pub fn nodes(
-    nodes: &[NodeObject],
-    pods: Option<&[PodObject]>,
-    events: Option<&[EventObject]>,
-    now: Timestamp,
-) -> Vec<NodeLine> {
-    let blocked: Option<BTreeSet<&str>> = events.map(|events| {
-        let blocked = events.iter().filter(|event| event.is_blocked_pod());
-        blocked.map(|event| &*event.involved_object.uid).collect()
+/// All nodes, by name. Deleted pods and events are `None` if the user may not read them.
+pub fn nodes(nodes: &[Node], deleted: Option<&[Pod]>, events: Option<&[Event]>, now: Timestamp) -> Vec<NodeLine> {
+    let blocked: Option<BTreeSet<Option<&str>>> = events.map(|events| {
+        let blocked = events.iter().filter(|event| is_blocked_pod(event));
+        blocked.map(|event| event.involved_object.uid.as_deref()).collect()
     });
-    let mut terminating = BTreeMap::<&str, Vec<&str>>::new();
-    for pod in pods.unwrap_or_default().iter().filter(|pod| pod.is_terminating()) {
-        terminating
-            .entry(&pod.spec.node_name)
+    let mut uids = BTreeMap::<&str, Vec<Option<&str>>>::new();
+    for pod in deleted.unwrap_or_default() {
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        uids.entry(node.unwrap_or_default())
             .or_default()
-            .push(&pod.metadata.uid);
+            .push(pod.metadata.uid.as_deref());
     }
-    let mut lines: Vec<NodeLine> = nodes
-        .iter()
-        .map(|node| {
-            let uids = terminating.get(&*node.metadata.name).map_or(&[][..], Vec::as_slice);
-            let count_blocked = |blocked: &BTreeSet<&str>| uids.iter().filter(|uid| blocked.contains(**uid)).count();
-            NodeLine {
-                name: node.metadata.name.clone(),
-                kubelet: node.kubelet(),
-                agent: node.agent(now),
-                terminating: pods.map(|_| uids.len()),
-                blocked: pods.and(blocked.as_ref()).map(count_blocked),
-            }
-        })
-        .collect();
+    let line = |node: &Node| {
+        let name = node.metadata.name.clone().unwrap_or_default();
+        let uids = uids.get(&*name).map_or(&[][..], Vec::as_slice);
+        let count_blocked = |blocked: &BTreeSet<_>| uids.iter().filter(|uid| blocked.contains(*uid)).count();
+        NodeLine {
+            kubelet: KubeletView::of(node),
+            agent: AgentView::of(node, now),
+            terminating: deleted.map(|_| uids.len()),
+            blocked: deleted.and(blocked.as_ref()).map(count_blocked),
+            name,
+        }
+    };
+    let mut lines: Vec<NodeLine> = nodes.iter().map(line).collect();
     lines.sort_by(|a, b| a.name.cmp(&b.name));
     lines
 }
 
-/// Formats the nodes.
+/// Formats the nodes; `is_wide` adds since when, and the agent's message.
 pub fn text(lines: &[NodeLine], is_wide: bool, now: Timestamp) -> String {
     if lines.is_empty() {
         return "No nodes found.\n".to_owned();
     }
     let count = |count: Option<usize>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
     let cells = |line: &NodeLine| {
+        let kubelet = line.kubelet.as_ref().map_or("<none>", KubeletView::word);
         let (state, reason) = match &line.agent {
-            None => ("<none>".to_owned(), "-".to_owned()),
-            Some(agent) if agent.state == AgentState::Silent => {
-                let reported = agent.reported.map(|reported| age_since(reported, now));
-                let reported =
-                    reported.map_or_else(|| "never reported".to_owned(), |ago| format!("reported {ago} ago"));
-                (agent.state.word().to_owned(), reported)
-            }
-            Some(agent) => (agent.state.word().to_owned(), agent.reason.clone()),
+            None => ("<none>", "-".to_owned()),
+            Some(agent) if agent.state == AgentState::Silent => (agent.state.word(), agent.last_report(now)),
+            Some(agent) => (agent.state.word(), agent.reason.clone()),
         };
+        let [terminating, blocked] = [line.terminating, line.blocked].map(count);
         [
             line.name.clone(),
-            line.kubelet.as_ref().map_or("<none>", KubeletView::word).to_owned(),
-            state,
+            kubelet.to_owned(),
+            state.to_owned(),
             reason,
-            count(line.terminating),
-            count(line.blocked),
+            terminating,
+            blocked,
         ]
     };
     let header = ["NAME", "KUBELET", "AGENT", "REASON", "TERMINATING", "BLOCKED"];
     if !is_wide {
         return table(header, &lines.iter().map(cells).collect::<Vec<_>>());
     }
+    let since = |since: Option<Timestamp>| since.map_or_else(|| "-".to_owned(), |since| age_since(since, now));
     let wide = |line: &NodeLine| {
         let [name, kubelet, state, reason, terminating, blocked] = cells(line);
-        let since = |since: Option<Timestamp>| since.map_or_else(|| "-".to_owned(), |since| age_since(since, now));
-        let (agent, message) = match &line.agent {
-            Some(agent) => (since(agent.since), agent.message.clone()),
-            None => ("-".to_owned(), "-".to_owned()),
-        };
         let kubelet_since = since(line.kubelet.as_ref().and_then(|kubelet| kubelet.since));
+        let agent_since = since(line.agent.as_ref().and_then(|agent| agent.since));
+        let message = line
+            .agent
+            .as_ref()
+            .map_or_else(|| "-".to_owned(), |agent| agent.message.clone());
         [
             name,
             kubelet,
             kubelet_since,
             state,
-            agent,
+            agent_since,
             reason,
             terminating,
             blocked,
             message,
         ]
     };
+    let [name, kubelet, agent, reason, terminating, blocked] = header;
     let header = [
-        "NAME",
-        "KUBELET",
+        name,
+        kubelet,
         "SINCE",
-        "AGENT",
+        agent,
         "SINCE",
-        "REASON",
-        "TERMINATING",
-        "BLOCKED",
+        reason,
+        terminating,
+        blocked,
         "MESSAGE",
     ];
     table(header, &lines.iter().map(wide).collect::<Vec<_>>())
@@ -135,7 +132,7 @@ mod tests {
     fn each_node_has_its_roles_and_counts_and_unreadable_counts_are_unknown() {
         let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
         let condition = |kind: &str, status: &str, reason: &str| json!({ "type": kind, "status": status, "reason": reason, "lastHeartbeatTime": "2026-01-01T00:59:00Z" });
-        let objects: Vec<NodeObject> = serde_json::from_value(json!([
+        let objects: Vec<Node> = serde_json::from_value(json!([
             { "metadata": { "name": "b" } },
             { "metadata": { "name": "a" }, "status": { "conditions": [
                 condition("Ready", "Unknown", "NodeStatusUnknown"),
@@ -143,10 +140,9 @@ mod tests {
             ] } },
         ]))
         .unwrap();
-        let pods: Vec<PodObject> = serde_json::from_value(json!([
+        let pods: Vec<Pod> = serde_json::from_value(json!([
             { "metadata": { "uid": "1", "deletionTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "nodeName": "a" } },
             { "metadata": { "uid": "2", "deletionTimestamp": "2026-01-01T00:00:00Z" }, "spec": { "nodeName": "a" } },
-            { "metadata": { "uid": "3" }, "spec": { "nodeName": "a" } },
             { "metadata": { "uid": "4", "deletionTimestamp": "2026-01-01T00:00:00Z" } },
         ]))
         .unwrap();
@@ -155,7 +151,7 @@ mod tests {
                 "reason": "TeardownBlocked", "involvedObject": { "uid": uid }, "source": { "component": component },
             })
         };
-        let events: Vec<EventObject> = serde_json::from_value(json!([
+        let events: Vec<Event> = serde_json::from_value(json!([
             event("1", "pod-teardown"),
             event("2", "other"),
             event("3", "pod-teardown")

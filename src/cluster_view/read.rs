@@ -2,19 +2,23 @@
 
 use std::{env, error::Error, path::Path, time::Duration};
 
-use http::Request;
+use jiff::Timestamp;
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Event, Node, Pod},
+};
 use kube::{
-    Client, Config,
+    Api, Client, Config,
+    api::{ListParams, ObjectList},
     config::{KubeConfigOptions, Kubeconfig, KubeconfigError},
 };
-use serde::{Deserialize, de::DeserializeOwned};
-use serde_json::Value;
+use serde::de::DeserializeOwned;
 
-use super::objects::{EventObject, NodeObject, PodObject};
-use crate::api::{escape, with_causes};
+use super::pod::Surroundings;
+use crate::api::with_causes;
 
 /// Objects in one page of a list.
-const PAGE: usize = 500;
+const PAGE: u32 = 500;
 
 /// Longest time for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -44,19 +48,6 @@ pub struct ClusterReader {
     client: Client,
 }
 
-#[derive(Deserialize)]
-struct Page<T> {
-    #[serde(default)]
-    metadata: PageMeta,
-    items: Vec<T>,
-}
-
-#[derive(Default, Deserialize)]
-struct PageMeta {
-    #[serde(default, rename = "continue")]
-    continue_token: Option<String>,
-}
-
 // === impl ClusterReader ===
 
 impl ClusterReader {
@@ -79,8 +70,7 @@ impl ClusterReader {
         let mut config = config.map_err(|error| failed(&error))?;
         // A user waits: an answer such as 429 is shown at once.
         config.default_retry = false;
-        let client = Client::try_from(config);
-        let client = client.map_err(|error| failed(&error))?;
+        let client = Client::try_from(config).map_err(|error| failed(&error))?;
         Ok(Self { client })
     }
 
@@ -93,90 +83,100 @@ impl ClusterReader {
     ///
     /// # Errors
     /// When they cannot be read.
-    pub async fn nodes(&self) -> Result<Vec<NodeObject>, ReadError> {
-        self.list("nodes", "/api/v1/nodes", "").await
+    pub async fn nodes(&self) -> Result<Vec<Node>, ReadError> {
+        list("nodes", &Api::all(self.client.clone()), "", |_| true).await
     }
 
-    /// A Node.
+    /// The pods that are being deleted.
     ///
     /// # Errors
-    /// When it does not exist or cannot be read.
-    pub async fn node(&self, name: &str) -> Result<NodeObject, ReadError> {
-        let path = format!("/api/v1/nodes/{}", escape(name));
-        self.get(format!("Node {name}"), &path).await
+    /// When pods cannot be read.
+    pub async fn deleted_pods(&self) -> Result<Vec<Pod>, ReadError> {
+        let is_deleted = |pod: &Pod| pod.metadata.deletion_timestamp.is_some();
+        list("pods", &Api::all(self.client.clone()), "", is_deleted).await
     }
 
-    /// When the Lease of a Node was renewed.
+    /// The events about pods that an agent reports as blocked.
     ///
     /// # Errors
-    /// When it does not exist or cannot be read.
-    pub async fn lease_renewed(&self, node: &str) -> Result<Option<jiff::Timestamp>, ReadError> {
-        let path = format!(
-            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{}",
-            escape(node)
-        );
-        let lease: Value = self.get(format!("the Lease of {node}"), &path).await?;
-        Ok(lease["spec"]["renewTime"].as_str().and_then(|time| time.parse().ok()))
-    }
-
-    /// The pods of all nodes.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    pub async fn pods(&self) -> Result<Vec<PodObject>, ReadError> {
-        self.list("pods", "/api/v1/pods", "").await
+    /// When events cannot be read.
+    pub async fn events_of_blocked_pods(&self) -> Result<Vec<Event>, ReadError> {
+        let selector = "reason=TeardownBlocked";
+        list("events", &Api::all(self.client.clone()), selector, |_| true).await
     }
 
     /// A pod.
     ///
     /// # Errors
     /// When it does not exist or cannot be read.
-    pub async fn pod(&self, namespace: &str, name: &str) -> Result<PodObject, ReadError> {
-        let path = format!("/api/v1/namespaces/{}/pods/{}", escape(namespace), escape(name));
-        self.get(format!("pod {namespace}/{name}"), &path).await
+    pub async fn pod(&self, namespace: &str, name: &str) -> Result<Pod, ReadError> {
+        let pods = Api::namespaced(self.client.clone(), namespace);
+        answer(&format!("pod {namespace}/{name}"), pods.get(name)).await
     }
 
-    /// Events of all namespaces or of one, which match this field selector.
-    ///
-    /// # Errors
-    /// When they cannot be read.
-    pub async fn events(&self, namespace: Option<&str>, selector: &str) -> Result<Vec<EventObject>, ReadError> {
-        let path = match namespace {
-            None => "/api/v1/events".to_owned(),
-            Some(namespace) => format!("/api/v1/namespaces/{}/events", escape(namespace)),
-        };
-        self.list("events", &path, selector).await
-    }
-
-    async fn list<T: DeserializeOwned>(&self, what: &str, path: &str, selector: &str) -> Result<Vec<T>, ReadError> {
-        let mut all = Vec::new();
-        let mut token = String::new();
-        loop {
-            let (selector, next) = (escape(selector), escape(&token));
-            let uri = format!("{path}?limit={PAGE}&fieldSelector={selector}&continue={next}");
-            let page: Page<T> = self.get(what.to_owned(), &uri).await?;
-            all.extend(page.items);
-            match page.metadata.continue_token.filter(|next| !next.is_empty()) {
-                Some(next) => token = next,
-                None => return Ok(all),
-            }
+    /// The objects around a pod.
+    pub async fn surroundings(&self, pod: &Pod) -> Surroundings {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let selector = format!("involvedObject.uid={}", pod.metadata.uid.as_deref().unwrap_or_default());
+        let events = Api::namespaced(self.client.clone(), namespace);
+        let events = list("events", &events, &selector, |_| true);
+        let name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let (events, node, lease_renewed) = tokio::join!(events, self.node(name), self.lease_renewed(name));
+        Surroundings {
+            node,
+            lease_renewed,
+            events: events.map_err(|error| error.to_string()),
         }
     }
 
-    async fn get<T: DeserializeOwned>(&self, what: String, uri: &str) -> Result<T, ReadError> {
-        let failed = |error: String| ReadError::Failed {
-            what: what.clone(),
-            error,
-        };
-        let request = Request::get(uri).body(Vec::new());
-        let request = request.map_err(|error| failed(error.to_string()))?;
-        let answer = tokio::time::timeout(TIMEOUT, self.client.request(request)).await;
-        match answer.map_err(|_| failed(format!("no answer within {} s", TIMEOUT.as_secs())))? {
-            Ok(object) => Ok(object),
-            Err(kube::Error::Api(status)) if status.code == 404 => Err(ReadError::NotFound(what)),
-            Err(kube::Error::Api(status)) => Err(failed(status.message.clone())),
-            Err(error) => Err(failed(with_causes(&error))),
+    async fn node(&self, name: Option<&str>) -> Option<Result<Option<Node>, String>> {
+        let name = name.filter(|name| !name.is_empty())?;
+        let nodes = Api::<Node>::all(self.client.clone());
+        Some(match answer(&format!("Node {name}"), nodes.get(name)).await {
+            Err(ReadError::NotFound(_)) => Ok(None),
+            node => node.map(Some).map_err(|error| error.to_string()),
+        })
+    }
+
+    /// When the Lease of a Node was renewed. A user who may not read Leases gets an answer without it.
+    async fn lease_renewed(&self, node: Option<&str>) -> Option<Timestamp> {
+        let node = node.filter(|name| !name.is_empty())?;
+        let leases = Api::<Lease>::namespaced(self.client.clone(), "kube-node-lease");
+        let lease = answer("its Lease", leases.get(node)).await.ok()?;
+        Some(lease.spec?.renew_time?.0)
+    }
+}
+
+/// The objects of a list for which `is_kept` holds, page by page.
+async fn list<K: Clone + std::fmt::Debug + DeserializeOwned>(
+    what: &str,
+    api: &Api<K>,
+    selector: &str,
+    is_kept: impl Fn(&K) -> bool,
+) -> Result<Vec<K>, ReadError> {
+    let mut kept = Vec::new();
+    let mut page = ListParams::default().fields(selector).limit(PAGE);
+    loop {
+        let ObjectList { items, metadata, .. } = answer(what, api.list(&page)).await?;
+        kept.extend(items.into_iter().filter(&is_kept));
+        match metadata.continue_.filter(|next| !next.is_empty()) {
+            Some(next) => page = page.continue_token(&next),
+            None => return Ok(kept),
         }
+    }
+}
+
+async fn answer<T>(what: &str, request: impl Future<Output = kube::Result<T>>) -> Result<T, ReadError> {
+    let failed = |error: String| ReadError::Failed {
+        what: what.to_owned(),
+        error,
+    };
+    let answer = tokio::time::timeout(TIMEOUT, request).await;
+    match answer.map_err(|_| failed(format!("no answer within {} s", TIMEOUT.as_secs())))? {
+        Ok(object) => Ok(object),
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(ReadError::NotFound(what.to_owned())),
+        Err(kube::Error::Api(status)) => Err(failed(status.message.clone())),
+        Err(error) => Err(failed(with_causes(&error))),
     }
 }
 

@@ -341,11 +341,10 @@ impl DiscoveryTask {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::collector::Unsynced;
 
     #[tokio::test]
     async fn a_panicking_task_restarts_the_collector() {
-        let shared = Arc::new(Shared::new(Unsynced::Hold));
+        let shared = Arc::new(Shared::default());
         let mut restart = shared.restart_reason.subscribe();
         let _task = spawn(&shared, "monitor", async { panic!("expected panic") });
         let why = restart.wait_for(Option::is_some).await.unwrap().clone();

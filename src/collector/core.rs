@@ -14,16 +14,15 @@ use super::{
     discovery::path_of,
     graph::{Graph, NodeId, Observed, State, WorkItem},
     kinds::{KindId, Scope},
-    limit::LimitState,
     names::{escape_control_chars, object_label, truncate},
     queue::Queue,
     refusals::Refusals,
     request::{Owner, Request, Target},
-    sync_state::{FinalizerHold, GcFinalizer, SyncState},
+    sync_state::{AGGREGATED_HOLD, FinalizerHold, GcFinalizer, SyncState},
     uid::Uid,
     wrong_namespace::{DelayedDeletions, WrongNamespaceOwners},
 };
-use crate::{api::escape, collector::Unsynced};
+use crate::api::escape;
 
 mod answers;
 
@@ -44,7 +43,7 @@ const MAX_ENTRIES: usize = 4096;
 const MAX_DECISIONS: usize = 512;
 
 /// The collector's state.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Core {
     /// Objects and their owner references.
     pub graph: Graph,
@@ -59,7 +58,7 @@ pub struct Core {
     /// Result of the last count of waiting deletions.
     pub tally: Tally,
     /// Current limit of writes in flight; `None` before the first answer.
-    pub limit_state: Option<LimitState>,
+    pub max_in_flight: Option<usize>,
     /// Requests get no answer, and no watch has had one since.
     pub has_outage: bool,
     /// Owners whose deletion finalizer a GET has confirmed, with the resourceVersion of that answer.
@@ -82,27 +81,6 @@ pub struct Core {
 // === impl Core ===
 
 impl Core {
-    /// A collector without any objects.
-    pub fn new(unsynced: Unsynced) -> Self {
-        Self {
-            graph: Graph::default(),
-            queue: Queue::default(),
-            sync_state: SyncState::new(unsynced),
-            counts: Counts::default(),
-            refusals: Refusals::default(),
-            tally: Tally::default(),
-            limit_state: None,
-            has_outage: false,
-            confirmed: HashMap::new(),
-            removable_since: HashMap::new(),
-            contested: HashMap::new(),
-            deletes_in_flight: HashMap::new(),
-            no_strategic_patch: HashSet::new(),
-            wrong_namespace: WrongNamespaceOwners::default(),
-            delayed_deletions: DelayedDeletions::default(),
-        }
-    }
-
     /// Moves the graph's items to the work queue; `true` if there are any.
     pub fn enqueue_items(&mut self) -> bool {
         self.sync_state
@@ -156,7 +134,7 @@ impl Core {
     /// The next request, if an item is ready that needs one.
     pub fn next_request(&mut self, now: Instant) -> NextRequest {
         for _ in 0..MAX_DECISIONS {
-            let max_in_flight = self.limit_state.map_or(1, |limit_state| limit_state.max_in_flight);
+            let max_in_flight = self.max_in_flight.unwrap_or(1);
             let Some(item) = self.queue.pop(now, max_in_flight.div_ceil(2)) else {
                 return NextRequest::NoneReady;
             };
@@ -292,8 +270,7 @@ impl Core {
                     }
                     Some(FinalizerHold::NotSynced { why, is_limited }) => {
                         if is_limited {
-                            self.delayed_deletions
-                                .report(&self.graph, id, &why, self.sync_state.aggregated_hold);
+                            self.delayed_deletions.report(&self.graph, id, &why, AGGREGATED_HOLD);
                         }
                         self.queue.add_rate_limited(item, &why, Some(RETRY_NOT_SYNCED), now);
                         return None;

@@ -118,7 +118,7 @@ impl Engine {
         let now = Instant::now();
         update_limit(&finished, limit, in_flight_count, now);
         self.shared.with(|core| {
-            core.limit_state = Some(limit.state());
+            core.max_in_flight = Some(limit.max_in_flight());
             core.has_outage = limit.has_outage();
             let lane = finished.request.lane();
             core.queue.request_finished(
@@ -165,7 +165,7 @@ fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: 
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. }
                 if finished.duration >= SLOW => {}
             ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
-                limit.record_answer(finished.duration, in_flight_count);
+                limit.record_answer(in_flight_count);
             }
             ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Blocked { .. } => {}
         },
@@ -175,7 +175,7 @@ fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: 
         | Outcome::Absent
         | Outcome::Exists(_)
         | Outcome::Changed(_)
-        | Outcome::StrategicPatchUnsupported => limit.record_answer(finished.duration, in_flight_count),
+        | Outcome::StrategicPatchUnsupported => limit.record_answer(in_flight_count),
     }
 }
 

@@ -133,7 +133,6 @@ impl LogLine {
 mod tests {
     use super::*;
     use crate::collector::{
-        Unsynced,
         graph::Graph,
         kinds::{Resource, Scope},
     };
@@ -141,7 +140,7 @@ mod tests {
     /// This many watched kinds.
     fn kinds(many: usize) -> (SyncState, Vec<KindId>) {
         let mut graph = Graph::default();
-        let mut sync_state = SyncState::new(Unsynced::Hold);
+        let mut sync_state = SyncState::default();
         sync_state.set_unknown_groups(std::iter::empty(), Instant::now());
         let id = |number| {
             let id = graph.kinds.id("", &format!("Kind{number}")).unwrap();

@@ -1,8 +1,4 @@
-//! Adaptive limit of writes in flight: as many as the API server takes without getting slower.
-//!
-//! After each window of answers the limit follows the gradient between long-term and current latency, and grows by a
-//! constant where both are equal. A refusal for overload halves it. Source: the Gradient2 limit of
-//! Netflix/concurrency-limits.
+//! Limit of requests in flight: it grows by a constant while the API server answers, and halves when it refuses (AIMD).
 
 use std::time::Duration;
 
@@ -10,28 +6,22 @@ use tokio::time::Instant;
 
 use super::queue::Lane;
 
-const MIN: f64 = 4.0;
-const MAX: f64 = 128.0;
-const INITIAL: f64 = 16.0;
-/// Latency may exceed its long-term value by this factor before the limit shrinks.
-const TOLERANCE: f64 = 1.5;
-/// Growth after each window.
-const GROWTH: f64 = 8.0;
-/// Weight of a window in the long-term latency.
-const WEIGHT: f64 = 0.05;
-/// Answers per window.
+const MIN: usize = 4;
+const MAX: usize = 128;
+const INITIAL: usize = 16;
+/// Growth after [`WINDOW`] answers.
+const GROWTH: usize = 8;
 const WINDOW: u32 = 32;
 /// Pause after requests without an answer: first and maximum.
 const NO_ANSWER_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// The current limit, and the latencies and refusals that it follows from.
+/// The current limit, and the answers and refusals that it follows from.
 #[derive(Debug)]
 pub struct Limit {
-    limit: f64,
-    /// Long-term latency in seconds; `None` before the first window.
-    long_term: Option<f64>,
+    /// Pauses aside.
+    max_in_flight: usize,
+    /// Since it has grown.
     answers: u32,
-    seconds: f64,
     /// The API server is overloaded: no request starts before this.
     pause: Option<Instant>,
     outage: Option<Outage>,
@@ -51,24 +41,13 @@ struct Outage {
     is_probing: bool,
 }
 
-/// State of the limit.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LimitState {
-    /// Maximum number of writes in flight, pauses aside.
-    pub max_in_flight: usize,
-    /// Long-term latency in seconds.
-    pub latency: Option<f64>,
-}
-
 // === impl Limit ===
 
 impl Default for Limit {
     fn default() -> Self {
         Self {
-            limit: INITIAL,
-            long_term: None,
+            max_in_flight: INITIAL,
             answers: 0,
-            seconds: 0.0,
             pause: None,
             outage: None,
             halved_at: None,
@@ -85,18 +64,13 @@ impl Limit {
         }
         match &self.outage {
             Some(outage) => now >= outage.pause.1 && !outage.is_probing,
-            None => in_flight < self.state().max_in_flight,
+            None => in_flight < self.max_in_flight,
         }
     }
 
-    /// The limit's state.
-    pub fn state(&self) -> LimitState {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "4 to 128")]
-        let max_in_flight = self.limit as usize;
-        LimitState {
-            max_in_flight,
-            latency: self.long_term,
-        }
+    /// Maximum number of requests in flight, pauses aside.
+    pub fn max_in_flight(&self) -> usize {
+        self.max_in_flight
     }
 
     /// End of the current pause.
@@ -122,30 +96,15 @@ impl Limit {
         self.outage = None;
     }
 
-    /// Records an answer after this time, with `busy` requests in flight.
-    pub fn record_answer(&mut self, after: Duration, busy: usize) {
-        self.answers += 1;
-        self.seconds += after.as_secs_f64();
-        if self.answers < WINDOW {
+    /// Records an answer, with `busy` requests in flight. A limit that is not used does not grow.
+    pub fn record_answer(&mut self, busy: usize) {
+        if busy < self.max_in_flight / 2 {
             return;
         }
-        let short = (self.seconds / f64::from(self.answers)).max(1e-6);
-        (self.answers, self.seconds) = (0, 0.0);
-        let long_term = self
-            .long_term
-            .map_or(short, |long_term| long_term + WEIGHT * (short - long_term));
-        // After a slow period, the long-term latency adapts faster.
-        let long_term = if long_term > 2.0 * short {
-            long_term * 0.9
-        } else {
-            long_term
-        };
-        self.long_term = Some(long_term);
-        let gradient = (TOLERANCE * long_term / short).clamp(0.5, 1.0);
-        #[allow(clippy::cast_precision_loss, reason = "some hundreds")]
-        let is_used = busy as f64 >= self.limit / 2.0;
-        if gradient < 1.0 || is_used {
-            self.limit = (self.limit * gradient + GROWTH).clamp(MIN, MAX);
+        self.answers += 1;
+        if self.answers == WINDOW {
+            self.answers = 0;
+            self.max_in_flight = (self.max_in_flight + GROWTH).min(MAX);
         }
     }
 
@@ -160,7 +119,7 @@ impl Limit {
             .halved_at
             .is_none_or(|halved_at| now > halved_at + Duration::from_millis(100))
         {
-            self.limit = (self.limit / 2.0).max(MIN);
+            self.max_in_flight = (self.max_in_flight / 2).max(MIN);
             self.halved_at = Some(now);
         }
         if is_global {
@@ -176,7 +135,7 @@ impl Limit {
         }
         let (first, max) = NO_ANSWER_PAUSE;
         let pauses = self.outage.as_ref().map_or(0, |outage| outage.pauses);
-        self.limit = MIN;
+        self.max_in_flight = MIN;
         self.outage = Some(Outage {
             pauses: pauses + 1,
             pause: (now, now + first.saturating_mul(1 << pauses.min(8)).min(max)),
@@ -189,42 +148,24 @@ impl Limit {
 mod tests {
     use super::*;
 
-    fn run_answers(limit: &mut Limit, answers: u32, latency: impl Fn(usize) -> f64) -> usize {
-        let now = Instant::now();
-        for _ in 0..answers {
-            let busy = allowed(limit, now);
-            limit.record_answer(Duration::from_secs_f64(latency(busy)), busy);
-        }
-        allowed(limit, now)
-    }
-
     /// Number of requests in flight from which on no other starts.
     fn allowed(limit: &Limit, now: Instant) -> usize {
         (0..).find(|&in_flight| !limit.allows(in_flight, now)).unwrap()
     }
 
     #[test]
-    fn the_limit_grows_to_its_maximum_while_latency_is_constant() {
-        let mut limit = Limit::default();
-        assert_eq!(run_answers(&mut limit, 2000, |_| 0.01), 128);
-    }
-
-    #[test]
-    fn the_limit_shrinks_when_latency_rises_and_recovers() {
-        let mut limit = Limit::default();
-        run_answers(&mut limit, 2000, |_| 0.01);
-        let slow = run_answers(&mut limit, 160, |_| 0.2);
-        assert!(slow < 40, "{slow}");
-        assert_eq!(run_answers(&mut limit, 4000, |_| 0.01), 128);
-    }
-
-    #[test]
-    fn a_limit_that_is_not_used_does_not_grow() {
-        let mut limit = Limit::default();
+    fn the_limit_grows_to_its_maximum_while_it_is_used_and_halves_at_a_refusal() {
+        let (mut limit, now) = (Limit::default(), Instant::now());
         for _ in 0..1000 {
-            limit.record_answer(Duration::from_millis(5), 2);
+            limit.record_answer(2);
         }
-        assert_eq!(allowed(&limit, Instant::now()), 16);
+        assert_eq!(allowed(&limit, now), 16, "it is not used");
+        for _ in 0..2000 {
+            limit.record_answer(allowed(&limit, now));
+        }
+        assert_eq!(allowed(&limit, now), 128);
+        limit.record_refusal(None, Duration::ZERO, now);
+        assert_eq!(allowed(&limit, now), 64);
     }
 
     #[test]

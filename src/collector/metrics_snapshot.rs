@@ -5,9 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    census::Tally, core::Core, counts::Counts, kinds::KindId, limit::LimitState, queue::Depth, sync_state::WatchedKind,
-};
+use super::{census::Tally, core::Core, counts::Counts, kinds::KindId, queue::Depth, sync_state::WatchedKind};
 
 /// Values of all collector metrics at one time.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -25,7 +23,7 @@ pub struct MetricsSnapshot {
     /// Age of the oldest item.
     pub oldest: Duration,
     /// Limit of writes in flight; `None` before the first answer.
-    pub limit: Option<LimitState>,
+    pub max_in_flight: Option<usize>,
     /// Waiting deletions and unresolved references.
     pub tally: Tally,
     /// How long a step has been refused with an HTTP status, while it is.
@@ -78,7 +76,7 @@ impl MetricsSnapshot {
             isolated: isolated as u64,
             queue: core.queue.depth(),
             oldest: oldest.map_or(Duration::ZERO, |since| now.saturating_duration_since(since)),
-            limit: core.limit_state,
+            max_in_flight: core.max_in_flight,
             tally: core.tally,
             refused,
             counts: core.counts.clone(),

@@ -19,7 +19,6 @@ use super::{
 };
 use crate::{
     api::{ApiError, LastReceived},
-    collector::Unsynced,
     events::Events,
     model::event::Reason,
 };
@@ -47,30 +46,25 @@ pub enum InvalidVersion {
 
 // === impl Shared ===
 
-impl Shared {
-    /// A collector without any objects.
-    pub fn new(unsynced: Unsynced) -> Self {
+impl Default for Shared {
+    fn default() -> Self {
         Self {
-            core: Mutex::new(Core::new(unsynced)),
+            core: Mutex::new(Core::default()),
             wake: Notify::new(),
             discovery_needed: Notify::new(),
             restart_reason: watch::Sender::new(None),
             events: None,
         }
     }
+}
 
+impl Shared {
     /// Reports wrong owner references and delayed deletions as events.
     pub fn with_events(self, events: Events) -> Self {
         Self {
             events: Some(events),
             ..self
         }
-    }
-
-    /// Sets `--gc-aggregated-hold`.
-    pub fn with_aggregated_hold(self, hold: Duration) -> Self {
-        self.lock().sync_state.aggregated_hold = hold;
-        self
     }
 
     /// The next request, if an item is ready that needs one.

@@ -17,21 +17,11 @@ use crate::{
     words::{format_count, some_of},
 };
 
-/// Policy for a kind that may have dependents and cannot be listed: `--gc-unsynced`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unsynced {
-    /// Finalizers stay until it can be listed.
-    Hold,
-    /// Finalizers are removed after some minutes without it.
-    Proceed,
-}
-
 /// For so long a watch that was opened after a failure may still deliver what was missed.
 const CATCH_UP: Duration = Duration::from_secs(10);
-/// Default of `--gc-aggregated-hold`.
+/// For so long, the end of a foreground deletion waits for an aggregated API group whose server cannot be reached, or for a kind that the
+/// API server cannot read. Dependents that appear later are deleted in the background.
 pub const AGGREGATED_HOLD: Duration = Duration::from_secs(600);
-/// Minimum time that finalizers stay while a kind is not synced, also with [`Unsynced::Proceed`].
-const MIN_WAIT: Duration = Duration::from_secs(300);
 
 /// Why a finalizer waits for a discovery.
 const NO_DISCOVERY: &str = "no discovery has started since the finalizer could be removed";
@@ -58,9 +48,6 @@ pub struct SyncState {
     pub aggregated: BTreeSet<(String, String)>,
     /// Kinds with objects whose UID, namespace or name cannot be represented.
     pub unrepresentable: BTreeSet<KindId>,
-    unsynced: Unsynced,
-    /// `--gc-aggregated-hold`.
-    pub aggregated_hold: Duration,
     /// Start of the last discovery that reported every kind.
     discovered: Option<Instant>,
     /// A discovery is needed before the next regular one.
@@ -111,7 +98,7 @@ pub enum FinalizerHold {
         /// Which kinds, and why.
         why: String,
         /// Only aggregated APIs and kinds that the API server cannot read are the cause: the delay is limited by
-        /// `--gc-aggregated-hold`.
+        /// [`AGGREGATED_HOLD`].
         is_limited: bool,
     },
 }
@@ -129,7 +116,7 @@ pub enum GcFinalizer {
 struct UnknownSource<'a> {
     source: Source<'a>,
     since: Instant,
-    /// Foreground deletions wait for it no longer than `--gc-aggregated-hold`.
+    /// Foreground deletions wait for it no longer than [`AGGREGATED_HOLD`].
     is_limited: bool,
 }
 
@@ -167,22 +154,21 @@ pub struct WatchFailure {
 
 // === impl SyncState ===
 
-impl SyncState {
-    /// Nothing is synced yet.
-    pub fn new(unsynced: Unsynced) -> Self {
+impl Default for SyncState {
+    fn default() -> Self {
         Self {
             watched: BTreeMap::new(),
             discovery_error: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
             unknown_groups: BTreeMap::new(),
             aggregated: BTreeSet::new(),
             unrepresentable: BTreeSet::new(),
-            unsynced,
-            aggregated_hold: AGGREGATED_HOLD,
             discovered: None,
             needs_discovery: false,
         }
     }
+}
 
+impl SyncState {
     /// Records that discovery failed. Kinds known before stay.
     pub fn discovery_failed(&mut self, why: String) {
         if let Some((known, _)) = &mut self.discovery_error {
@@ -218,21 +204,16 @@ impl SyncState {
         removable_since: Option<Instant>,
         now: Instant,
     ) -> Option<FinalizerHold> {
-        let proceeds = |since: Instant| self.unsynced == Unsynced::Proceed && now >= since + MIN_WAIT;
         let is_delay = |it: &UnknownSource<'_>| it.is_limited && finalizer == GcFinalizer::Foreground;
-        let is_expired = |it: &UnknownSource<'_>| is_delay(it) && now >= it.since + self.aggregated_hold;
+        let is_expired = |it: &UnknownSource<'_>| is_delay(it) && now >= it.since + AGGREGATED_HOLD;
         let unknown_sources: Vec<UnknownSource<'_>> = self.unknown_sources(now).filter(|it| !is_expired(it)).collect();
-        // The removal waits for each of them, so the latest start counts.
-        if let Some(last) = unknown_sources.iter().map(|it| it.since).max()
-            && !proceeds(last)
-        {
+        if !unknown_sources.is_empty() {
             return Some(FinalizerHold::NotSynced {
                 is_limited: unknown_sources.iter().all(is_delay),
                 why: self.describe(&unknown_sources, now)?,
             });
         }
-        let removable_since = removable_since.filter(|&since| !proceeds(since))?;
-        let why = self.unconfirmed_reason(removable_since, now)?;
+        let why = self.unconfirmed_reason(removable_since?, now)?;
         Some(FinalizerHold::Unconfirmed { why })
     }
 

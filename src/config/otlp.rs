@@ -27,8 +27,8 @@ pub(super) fn collector(flags: &NodeFlags) -> Result<Option<OtlpCollector>, Prob
 fn endpoint(url: &str, ca_file: Option<&Path>) -> Result<Endpoint, Problem> {
     let problem = |why: &str| {
         Problem::usage(
-            format!("--otlp-endpoint {url}: {why}"),
-            "set --otlp-endpoint to the gRPC address of an OpenTelemetry collector, such as http://127.0.0.1:4317",
+            format!("OTEL_EXPORTER_OTLP_ENDPOINT={url}: {why}"),
+            "set OTEL_EXPORTER_OTLP_ENDPOINT to the gRPC address of an OpenTelemetry collector, such as http://127.0.0.1:4317",
         )
     };
     let endpoint = Endpoint::from_shared(url.to_owned()).map_err(|_| problem("it is not a URL"))?;
@@ -57,8 +57,8 @@ fn with_tls(endpoint: Endpoint, url: &str, ca_file: Option<&Path>) -> Result<End
         match ca_file {
             Some(path) => wrong_ca_file(path, &why),
             None => Problem::configuration(
-                format!("--otlp-endpoint {url}: no certificates of authorities for TLS: {why}"),
-                "install the package ca-certificates, or set --otlp-ca-file",
+                format!("OTEL_EXPORTER_OTLP_ENDPOINT={url}: no certificates of authorities for TLS: {why}"),
+                "install the package ca-certificates, or set OTEL_EXPORTER_OTLP_CERTIFICATE",
             ),
         }
     })
@@ -69,8 +69,8 @@ const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 fn wrong_ca_file(path: &Path, why: &str) -> Problem {
     Problem::configuration(
-        format!("--otlp-ca-file {}: {why}", path.display()),
-        "set --otlp-ca-file to a PEM file with the certificates of the authorities that the collector's certificate is signed by",
+        format!("OTEL_EXPORTER_OTLP_CERTIFICATE={}: {why}", path.display()),
+        "set OTEL_EXPORTER_OTLP_CERTIFICATE to a PEM file with the certificates of the authorities that the collector's certificate is signed by",
     )
 }
 
@@ -95,8 +95,8 @@ fn headers(text: &str) -> Result<MetadataMap, Problem> {
 
 fn wrong_header(why: &str) -> Problem {
     Problem::usage(
-        format!("--otlp-headers: {why}"),
-        "set --otlp-headers to KEY=VALUE, several separated by commas; special characters of a value are percent-encoded",
+        format!("OTEL_EXPORTER_OTLP_HEADERS: {why}"),
+        "set OTEL_EXPORTER_OTLP_HEADERS to KEY=VALUE, several separated by commas; special characters of a value are percent-encoded",
     )
 }
 

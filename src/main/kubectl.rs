@@ -6,7 +6,7 @@ use clap::Parser as _;
 use jiff::Timestamp;
 use pod_teardown::{
     cli::{
-        OutputFormat,
+        OutputFormat, PodName,
         kubectl::{ClusterFlags, KubectlCli, KubectlVerb, PLUGIN, PodWhyArgs},
     },
     cluster_view::{
@@ -50,11 +50,7 @@ async fn reader(flags: &ClusterFlags) -> Result<ClusterReader, ReadError> {
 
 async fn show_nodes(flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
     let reader = reader(flags).await?;
-    let (objects, pods, events) = tokio::join!(
-        reader.nodes(),
-        reader.pods(),
-        reader.events(None, "reason=TeardownBlocked")
-    );
+    let (objects, pods, events) = tokio::join!(reader.nodes(), reader.deleted_pods(), reader.events_of_blocked_pods());
     let objects = objects?;
     let mut unread = Vec::new();
     let (pods, events) = (known(pods, &mut unread), known(events, &mut unread));
@@ -70,29 +66,12 @@ async fn show_nodes(flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
 async fn explain(arguments: &PodWhyArgs) -> Result<ExitCode, ReadError> {
     let flags = &arguments.cluster;
     let reader = reader(flags).await?;
-    let (namespace, name) = match arguments.name(reader.default_namespace()) {
+    let PodName { namespace, name } = match arguments.pod.name(reader.default_namespace()) {
         Ok(name) => name,
         Err(why) => return Ok(failed(USAGE, &why)),
     };
     let object = reader.pod(&namespace, &name).await?;
-    let selector = format!("involvedObject.uid={}", object.metadata.uid);
-    let events = reader.events(Some(&namespace), &selector);
-    let node = async {
-        let name = object.spec.node_name.as_str();
-        if name.is_empty() {
-            return (None, None);
-        }
-        let (node, lease) = tokio::join!(reader.node(name), reader.lease_renewed(name));
-        let node = match node {
-            Err(ReadError::NotFound(_)) => Ok(None),
-            node => node.map(Some).map_err(|error| error.to_string()),
-        };
-        // A user who may not read Leases gets the answer from the Node alone.
-        (Some(node), lease.ok().flatten())
-    };
-    let (events, (node, lease)) = tokio::join!(events, node);
-    let events = events.map_err(|error| error.to_string());
-    let explanation = pod::explain(&object, node.as_ref(), lease, &events, Timestamp::now());
+    let explanation = pod::explain(&object, &reader.surroundings(&object).await, Timestamp::now());
     Ok(show(flags, &explanation, |why: &Explanation, _| why.text()))
 }
 

@@ -136,7 +136,7 @@ mod tests {
     use crate::{
         api::ApiError,
         collector::{
-            Mode, Unsynced,
+            Mode,
             core::Core,
             graph::{Observed, Reference},
             kinds::{Resource, Scope},
@@ -216,7 +216,7 @@ mod tests {
 
     /// A collector state and a report in which no list is empty.
     fn complete_report() -> (Core, Value) {
-        let mut core = Core::new(Unsynced::Hold);
+        let mut core = Core::default();
         let now = Instant::now();
         let owner = |kind: &str, uid: &str| Reference {
             api_version: "v1".to_owned(),

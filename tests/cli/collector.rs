@@ -95,7 +95,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
     let uid = owner["metadata"]["uid"].as_str().unwrap();
     let document: Value = serde_json::from_str(&run(&agent, &["gc", "why", uid, "-ojson"]).out).unwrap();
     assert_eq!(document["objects"].as_array().unwrap().len(), 3, "{document}");
-    let unknown = run(&agent, &["gc", "why", "ConfigMap/nowhere"]);
+    let unknown = run(&agent, &["gc", "why", "ConfigMap", "nowhere"]);
     assert_eq!(unknown.code, Some(1), "{unknown:?}");
     assert!(unknown.err.contains("use its UID"), "{unknown:?}");
 
@@ -142,7 +142,7 @@ async fn standby_collector_names_the_reason_and_the_active_one() {
     let mut second = Agent::start(second);
     second
         .until("it knows who works", |agent| {
-            run(agent, &["gc", "why", "Pod/x"])
+            run(agent, &["gc", "why", "Pod", "x"])
                 .err
                 .contains("ask the agent of node holder")
         })

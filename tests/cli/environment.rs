@@ -23,19 +23,14 @@ const TAIL: &str = "
 ";
 
 /// Examples for flags without a default.
-const EXAMPLES: [(&str, &str); 13] = [
+const EXAMPLES: [(&str, &str); 8] = [
     ("POD_TEARDOWN_KUBECONFIG", "/etc/kubernetes/kubelet.conf"),
     ("POD_TEARDOWN_CRI_ENDPOINT", "unix:///run/containerd/containerd.sock"),
     ("POD_TEARDOWN_KUBELET_ROOT", "/var/lib/kubelet"),
     ("POD_TEARDOWN_KUBELET_CONFIG", "/var/lib/kubelet/config.yaml"),
-    ("POD_TEARDOWN_KUBELET_CONFIG_DIR", "/etc/kubernetes/kubelet.conf.d"),
     ("POD_TEARDOWN_NODE_NAME", "worker-1"),
-    ("POD_TEARDOWN_CGROUP_ROOT", "/kubelet"),
     ("POD_TEARDOWN_GC_KUBECONFIG", "/etc/kubernetes/gc.kubeconfig"),
     ("POD_TEARDOWN_METRICS_ADDR", "127.0.0.1:9464"),
-    ("POD_TEARDOWN_OTLP_ENDPOINT", "http://127.0.0.1:4317"),
-    ("POD_TEARDOWN_OTLP_CA_FILE", "/etc/ssl/otel-ca.pem"),
-    ("POD_TEARDOWN_OTLP_HEADERS", "authorization=Bearer%20TOKEN"),
     ("POD_TEARDOWN_FENCE_KUBELET", "true"),
 ];
 
@@ -48,6 +43,7 @@ fn run() -> Command {
 fn variables(command: &Command) -> Vec<(&str, &Arg)> {
     command
         .get_arguments()
+        .filter(|arg| !arg.is_hide_set())
         .filter_map(|arg| Some((arg.get_env()?.to_str()?, arg)))
         .collect()
 }

@@ -126,15 +126,15 @@ async fn plugin_names_what_is_missing() {
     let plugin = Plugin::new().await;
     for (arguments, code, text) in [
         (&["why", "nosuch"][..], 1, "pod default/nosuch not found"),
-        (&["why", "-n", "a", "b/c"], 64, "name one namespace"),
+        (&["why", "-n", "a", "b/c"], 64, "name one of them"),
         (&["nodes", "--context", "none"], 1, "cannot use the kubeconfig"),
         (&["nodes", "--kubeconfig", "/no/such"], 1, "set KUBECONFIG"),
         (&["pods"], 64, "unrecognized subcommand"),
         // Without a name, the paths are those of lists.
-        (&["why", ""], 64, "is not a name"),
-        (&["why", "default/"], 64, "is not a name"),
-        (&["why", "/web-0"], 64, "is not a name"),
-        (&["why", "a/b/c"], 64, "is not a name"),
+        (&["why", ""], 64, "is no name of a pod"),
+        (&["why", "default/"], 64, "is no name of a pod"),
+        (&["why", "/web-0"], 64, "is no name of a pod"),
+        (&["why", "a/b/c"], 64, "is no name of a pod"),
     ] {
         let (found, out, error) = plugin.run(arguments).await;
         assert_eq!(found, code, "{arguments:?} {out} {error}");

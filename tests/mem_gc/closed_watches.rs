@@ -16,7 +16,7 @@ use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pod_teardown::{
     api::{MetadataClient, kubeconfig::read_kubeconfig},
-    collector::{Unsynced, collect::collect, shared::Shared},
+    collector::{collect::collect, shared::Shared},
     node::effects::Effects,
 };
 use tokio::net::TcpListener;
@@ -63,7 +63,7 @@ async fn a_server_that_closes_each_watch_at_once_is_retried_with_a_pause() {
     std::fs::write(&file, testbed::api::kubeconfig(&url, None, "a", "a")).unwrap();
     let config = read_kubeconfig(&file).await.unwrap();
     let client = MetadataClient::new(&config, file, Effects::ungated(), None).unwrap();
-    let collector = tokio::spawn(collect(client, Arc::new(Shared::new(Unsynced::Hold))));
+    let collector = tokio::spawn(collect(client, Arc::new(Shared::default())));
     let first = async {
         while watches.load(Ordering::SeqCst) == 0 {
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use pod_teardown::{
     api::{Dial, MetadataClient, kubeconfig::read_kubeconfig},
-    collector::{Unsynced, collect::collect, counts::Counts, report::WorkReport, shared::Shared},
+    collector::{collect::collect, counts::Counts, report::WorkReport, shared::Shared},
     node::effects::Effects,
 };
 use serde_json::{Value, json};
@@ -29,7 +29,6 @@ pub const COLLECTOR: &str = "collector";
 pub struct Cluster {
     pub api: MemApiServer,
     pub admin: Client,
-    pub unsynced: Unsynced,
     collector: Option<(Arc<Shared>, AbortOnDropHandle<String>)>,
     dir: TempDir,
 }
@@ -42,7 +41,6 @@ impl Cluster {
         Self {
             admin: api.admin().unwrap(),
             api,
-            unsynced: Unsynced::Hold,
             collector: None,
             dir,
         }
@@ -60,7 +58,7 @@ impl Cluster {
         let config = read_kubeconfig(&file).await.unwrap();
         let dial: Dial = Arc::new(|server| Ok(Box::new(network::connect(server)?)));
         let client = MetadataClient::new(&config, file, Effects::ungated(), Some(dial)).unwrap();
-        let shared = Arc::new(Shared::new(self.unsynced));
+        let shared = Arc::new(Shared::default());
         let task = AbortOnDropHandle::new(tokio::spawn(collect(client, Arc::clone(&shared))));
         self.collector = Some((shared, task));
     }

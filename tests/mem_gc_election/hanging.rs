@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pod_teardown::{
     api::MetadataClient,
     collector::{
-        Mode, Unsynced,
+        Mode,
         collect::collect,
         leader_election::{CollectorRole, LeaderElection},
         shared::Shared,
@@ -33,7 +33,7 @@ async fn slow_answers_of_a_kind_do_not_end_leadership() {
     wait_until(secs(30), || election.may_write().is_ok()).await;
     let things = definition("a.test", true, &["v1"]);
     cluster.admin.create(DEFINITIONS, &things).await.unwrap().ok().unwrap();
-    let shared = Arc::new(Shared::new(Unsynced::Hold));
+    let shared = Arc::new(Shared::default());
     tokio::spawn(collect(client, Arc::clone(&shared)));
     sleep(secs(40)).await;
     let insert = |name: String, version: &str, kind: &str, number: u64| {

@@ -2,7 +2,6 @@ use std::time::Duration;
 
 use super::*;
 use crate::collector::{
-    Unsynced,
     graph::{Observed, Reference, WorkItem},
     kinds::{Resource, Scope},
     shared::Shared,
@@ -44,7 +43,7 @@ fn to(kind: &str, name: &str) -> Reference {
 impl World {
     /// All kinds are served.
     fn new() -> Self {
-        let shared = Shared::new(Unsynced::Hold);
+        let shared = Shared::default();
         shared.with(|core| {
             core.sync_state.set_unknown_groups(std::iter::empty(), Instant::now());
             for (group, kind, plural) in KINDS {

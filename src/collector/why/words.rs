@@ -63,12 +63,8 @@ impl Explainer<'_> {
             facts.push(match hold {
                 FinalizerHold::Unconfirmed { why } => format!("its finalizer stays for a moment: {why}"),
                 FinalizerHold::NotSynced { why, is_limited } => {
-                    let flag = if is_limited {
-                        "--gc-aggregated-hold"
-                    } else {
-                        "--gc-unsynced"
-                    };
-                    format!("its finalizer stays while {why}: objects of that kind may name it ({flag})")
+                    let limit = if is_limited { ", for ten minutes at most" } else { "" };
+                    format!("its finalizer stays while {why}{limit}: objects of that kind may name it")
                 }
             });
         }

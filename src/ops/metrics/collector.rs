@@ -1,6 +1,6 @@
 //! Metrics of the garbage collector.
 
-use std::{fmt, time::Duration};
+use std::fmt;
 
 use jiff::Timestamp;
 
@@ -121,7 +121,7 @@ fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         ),
         (
             "gc_finalizers_removed_unsynced",
-            "Finalizers that the collector removed while not every kind was synced: after --gc-aggregated-hold, or with --gc-unsynced proceed.",
+            "Finalizers that the collector removed while not every kind was synced: ten minutes after an aggregated API group or an unreadable kind had failed.",
             removed_unsynced,
         ),
         ("gc_owner_lookups", "GETs of owners.", owner_lookups),
@@ -230,14 +230,6 @@ fn waits(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
     page.gauge(
         "gc_write_concurrency",
         "Current limit of concurrent writes; 0 before the first write.",
-        snapshot.limit.map_or(0, |limit| limit.max_in_flight as u64),
-    )?;
-    page.seconds(
-        "gc_write_latency",
-        "Smoothed latency of the collector's requests. No sample before the first.",
-        snapshot
-            .limit
-            .and_then(|limit| limit.latency)
-            .map(Duration::from_secs_f64),
+        snapshot.max_in_flight.unwrap_or(0) as u64,
     )
 }

@@ -263,7 +263,7 @@ fn counters(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
         ),
         (
             "traces_exported",
-            "Traces that the OpenTelemetry collector has accepted. Only with --otlp-endpoint.",
+            "Traces that the OpenTelemetry collector has accepted. Only with OTEL_EXPORTER_OTLP_ENDPOINT.",
             traces_exported,
         ),
         (

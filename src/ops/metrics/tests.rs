@@ -12,7 +12,6 @@ use crate::{
     api::RequestCode,
     collector::{
         counts::{Counts, Totals},
-        limit::LimitState,
         metrics_snapshot::{KindMetrics, MetricsSnapshot},
         queue::Depth,
     },
@@ -59,10 +58,7 @@ pub(super) fn full() -> Scrape {
             delayed: 3,
         },
         oldest: Duration::from_secs(4),
-        limit: Some(LimitState {
-            max_in_flight: 16,
-            latency: Some(0.25),
-        }),
+        max_in_flight: Some(16),
         refused: BTreeMap::from([(("delete", 403), Duration::from_secs(90))]),
         counts: Counts {
             deleted: 40,
@@ -239,7 +235,6 @@ fn samples_have_their_labels_and_include_earlier_terms_as_leader() {
         r#"pod_teardown_gc_queue_depth{state="delayed"} 3"#,
         r#"pod_teardown_gc_failures_total{step="delete",reason="500"} 3"#,
         r#"pod_teardown_gc_refused_seconds{step="delete",reason="403"} 90.0"#,
-        "pod_teardown_gc_write_latency_seconds 0.25",
         r#"pod_teardown_pods_failing{step="volumes"} 0"#,
         "pod_teardown_teardown_duration_seconds_count 1",
         r#"pod_teardown_teardown_step_duration_seconds_bucket{le="0.025",step="volumes"} 0"#,

@@ -1,6 +1,5 @@
 //! Kinds that are not synced for a while, or never.
 
-use pod_teardown::collector::Unsynced;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::sleep;
 
@@ -73,9 +72,8 @@ async fn a_failing_first_list_of_owners_is_replaced_by_gets() {
 }
 
 /// A cluster in which listing secrets is forbidden.
-async fn cluster_with_forbidden_secrets(unsynced: Unsynced) -> Cluster {
+async fn cluster_with_forbidden_secrets() -> Cluster {
     let mut cluster = Cluster::new().await;
-    cluster.unsynced = unsynced;
     cluster.inject(Fault::status(403).verb("list").resource("secrets"));
     let secret = cluster.secret("owner", ObjectSpec::default()).await;
     cluster.map("of-a-secret", owned([to(&secret, false)])).await;
@@ -91,7 +89,7 @@ async fn cluster_with_forbidden_secrets(unsynced: Unsynced) -> Cluster {
 
 #[tokio::test(start_paused = true)]
 async fn a_kind_that_must_not_be_listed_delays_only_finalizers_and_is_named() {
-    let cluster = cluster_with_forbidden_secrets(Unsynced::Hold).await;
+    let cluster = cluster_with_forbidden_secrets().await;
     let background = cluster.map("background", ObjectSpec::default()).await;
     cluster.map("of-background", owned([to(&background, true)])).await;
     cluster.delete(&map_path("foreground"), "Foreground").await;
@@ -121,36 +119,6 @@ async fn a_kind_that_must_not_be_listed_delays_only_finalizers_and_is_named() {
     cluster.api.faults().clear();
     cluster.wait_for_deletion("foreground").await;
     cluster.wait_for_deletion("orphaning").await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn with_proceed_finalizers_are_removed_after_five_minutes_without_a_kind() {
-    let cluster = cluster_with_forbidden_secrets(Unsynced::Proceed).await;
-    cluster.delete(&map_path("foreground"), "Foreground").await;
-    cluster.delete(&map_path("orphaning"), "Orphan").await;
-    sleep(secs(240)).await;
-    assert!(cluster.exists("foreground").await && cluster.exists("orphaning").await);
-    sleep(secs(70)).await;
-    assert!(!cluster.exists("foreground").await && !cluster.exists("orphaning").await);
-    assert!(cluster.owners(&map_path("of-orphaning")).await.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_five_minutes_start_when_a_kind_fails() {
-    let mut cluster = Cluster::new().await;
-    cluster.unsynced = Unsynced::Proceed;
-    cluster.map("foreground", ObjectSpec::default()).await;
-    cluster.start_synced().await;
-    sleep(secs(3600)).await;
-    for verb in ["list", "watch"] {
-        cluster.inject(Fault::status(403).verb(verb).resource("secrets"));
-    }
-    cluster.inject(Fault::new(Action::CutWatch).resource("secrets"));
-    until("it is lost", async || cluster.unsynced().is_some()).await;
-    cluster.delete(&map_path("foreground"), "Foreground").await;
-    sleep(secs(200)).await;
-    assert!(cluster.exists("foreground").await);
-    cluster.wait_for_deletion("foreground").await;
 }
 
 #[tokio::test(start_paused = true)]
