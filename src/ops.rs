@@ -18,11 +18,14 @@ mod progress;
 pub mod reader;
 mod remedies;
 pub mod report;
-#[cfg(test)]
-mod schema;
 pub mod service;
 pub mod status;
 pub mod stop;
 pub mod timeline;
 pub mod version;
 pub mod why;
+
+#[cfg(test)]
+mod tests {
+    mod schema;
+}

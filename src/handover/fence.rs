@@ -51,7 +51,7 @@ pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::systemd::double::{Behavior, bus};
+    use crate::node::systemd::tests::double::{Behavior, bus};
 
     fn kubelet() -> KubeletProcess {
         KubeletProcess {

@@ -27,14 +27,14 @@ pub(super) type MaybeActive = BTreeMap<String, Vec<FileSystem>>;
 
 /// State of the watch that must survive a restart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct WatchState {
     /// The highest resourceVersion seen. A complete list with an older one is of a restored etcd.
     pub highest: u64,
     /// Why absence proves nothing: the first reason of each kind.
-    #[serde(rename = "held")]
     pub absence_hold_reason: Option<String>,
     /// The kinds of these reasons.
-    #[serde(default, rename = "kinds", deserialize_with = "known_kinds")]
+    #[serde(default, deserialize_with = "known_kinds")]
     pub absence_hold_kinds: BTreeSet<AbsenceHoldKind>,
     /// Since when.
     #[serde(default)]
@@ -111,7 +111,6 @@ pub struct SeenPod {
     pub name: String,
     /// It was terminating or removed at the last update.
     #[serde(default)]
-    #[serde(rename = "ends")]
     pub terminates: bool,
 }
 

@@ -35,12 +35,7 @@ pub(super) struct NodeFile {
     #[serde(default, deserialize_with = "pause", skip_serializing_if = "Option::is_none")]
     pub paused: Option<PauseRecord>,
     /// Why absence proves nothing.
-    #[serde(
-        default,
-        rename = "held",
-        deserialize_with = "hold",
-        skip_serializing_if = "Option::is_none"
-    )]
+    #[serde(default, deserialize_with = "hold", skip_serializing_if = "Option::is_none")]
     pub absence_hold: Option<WatchState>,
     #[serde(default, deserialize_with = "known")]
     machine_id: Option<String>,
@@ -168,8 +163,10 @@ mod tests {
             read(dir, &ours)
         };
         let paused = json!({ "since": "2026-01-02T03:04:05Z", "by": "root" });
-        let held = json!({ "highest": 7, "held": "the list is empty", "kinds": ["emptyList", "later"] });
-        let all = found(&json!({ "nodeUid": "n1", "machineId": "m1", "paused": paused, "held": held }));
+        let hold = json!({
+            "highest": 7, "absenceHoldReason": "the list is empty", "absenceHoldKinds": ["emptyList", "later"],
+        });
+        let all = found(&json!({ "nodeUid": "n1", "machineId": "m1", "paused": paused, "absenceHold": hold }));
         assert_eq!(all.node_uid.as_deref(), Some("n1"));
         assert_eq!(all.paused.map(|it| it.paused.by).as_deref(), Some("root"));
         let hold = all.absence_hold.unwrap();
@@ -177,7 +174,7 @@ mod tests {
         assert_eq!(hold.absence_hold_kinds, [AbsenceHoldKind::EmptyList].into());
 
         let later = found(&json!({
-            "nodeUid": { "is": "n1" }, "machineId": "m1", "paused": { "since": "Tuesday" }, "held": 7, "more": [],
+            "nodeUid": { "is": "n1" }, "machineId": "m1", "paused": { "since": "Tuesday" }, "absenceHold": 7, "more": [],
         }));
         assert_eq!(later.node_uid, None);
         assert!(later.paused.is_some() && later.absence_hold.is_some());

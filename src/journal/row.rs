@@ -6,7 +6,7 @@ pub(super) const NODE_UID: &str = "uid";
 pub(super) const WATCH: &str = "watch";
 pub(super) const HEADER: &str = "header";
 pub(super) const PAUSE: &str = "paused";
-pub(super) const LAST_ACTIVE: &str = "turn";
+pub(super) const LAST_ACTIVE: &str = "lastActive";
 /// File systems that may still be active after their volume was unstaged.
 pub(super) const UNSTAGED: &str = "unstaged";
 pub(super) const KUBELET: &str = "kubelet";

@@ -245,4 +245,6 @@ async fn property(connection: &Connection, path: &str, interface: &str, name: &s
 }
 
 #[cfg(test)]
-pub(crate) mod double;
+pub(crate) mod tests {
+    pub(crate) mod double;
+}

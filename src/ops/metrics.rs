@@ -173,6 +173,4 @@ impl Collector for Scrape {
 }
 
 #[cfg(test)]
-mod monitoring_tests;
-#[cfg(test)]
 mod tests;

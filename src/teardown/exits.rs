@@ -36,6 +36,5 @@ pub struct ContainerExit {
     /// Image as resolved by the runtime.
     pub image_ref: String,
     /// Its termination message; `None` if it could not be read.
-    #[serde(rename = "last_words")]
     pub termination_message: Option<String>,
 }

@@ -46,6 +46,7 @@ pub trait PodJournal: Send + Sync {
 
 /// The termination of one pod.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct PodEntry {
     /// For people.
     pub namespace: String,
@@ -56,19 +57,19 @@ pub struct PodEntry {
     /// The grace period in force, counted from `begun`.
     pub grace: Duration,
     /// It has not begun: no attempt was made yet, for example while a kubelet runs.
-    #[serde(default, rename = "untouched", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub not_attempted: bool,
     /// It has not begun: the pod waits for other pods that need it.
-    #[serde(default, rename = "waits", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waits_for_dependents: bool,
     /// Its containers were being stopped, and it has not reached a safe point since.
-    #[serde(default, rename = "inProgress", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub in_progress: bool,
     /// Its claims of dynamic resources were unprepared. The kubelet's checkpoint still has them: this agent never changes it.
-    #[serde(default, rename = "released", skip_serializing_if = "std::ops::Not::not")]
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub claims_unprepared: bool,
     /// The eviction that a user requested.
-    #[serde(default, rename = "imposed", skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction: Option<Eviction>,
     /// The stop request that began it, until the API shows another reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,7 +81,7 @@ pub struct PodEntry {
     #[serde(default)]
     pub stage: Stage,
     /// Exited containers.
-    #[serde(default, rename = "ends")]
+    #[serde(default)]
     pub exits: Exits,
     /// Processes that the runtime has named.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -89,7 +90,7 @@ pub struct PodEntry {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub manifest: Option<String>,
     /// Mismatches that a user has approved.
-    #[serde(default, rename = "releases", skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub approvals: Vec<MismatchApproval>,
 }
 
@@ -98,7 +99,6 @@ pub struct PodEntry {
 #[serde(rename_all = "camelCase")]
 pub enum Request {
     /// No kubelet was seen since.
-    #[serde(rename = "holds")]
     Active,
     /// A kubelet was seen since, or may have run: the pod is that kubelet's.
     Canceled,

@@ -3,7 +3,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::*;
-use crate::node::systemd::double::{Behavior, UnitKind, bus};
+use crate::node::systemd::tests::double::{Behavior, UnitKind, bus};
 
 /// A program in place of journalctl that prints one entry of this run.
 fn journalctl(dir: &Path, run: &str) -> std::path::PathBuf {

@@ -136,7 +136,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::node::systemd::double::{Behavior, bus};
+    use crate::node::systemd::tests::double::{Behavior, bus};
 
     #[tokio::test]
     async fn command_and_environment_of_a_service_are_read() {

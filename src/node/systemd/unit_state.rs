@@ -103,7 +103,7 @@ fn time(microseconds: u64) -> Option<Timestamp> {
 
 #[cfg(test)]
 mod tests {
-    use crate::node::systemd::double::{Behavior, UnitKind, bus};
+    use crate::node::systemd::tests::double::{Behavior, UnitKind, bus};
 
     #[tokio::test]
     async fn state_of_the_unit_is_read_and_nothing_is_changed() {

@@ -7,7 +7,7 @@ use std::{
 use jiff::Timestamp;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{monitoring_tests::exported, *};
+use super::*;
 use crate::{
     api::RequestCode,
     collector::{
@@ -24,6 +24,10 @@ use crate::{
     histogram::{Buckets, REQUEST_BOUNDS},
     model::{kubelet_unit::KubeletUnit, trace::Step},
 };
+
+mod monitoring;
+
+use monitoring::exported;
 
 const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/reference/metrics.md");
 

@@ -167,7 +167,7 @@ impl Worker {
     ) -> Result<(), AttemptError> {
         if stopped.is_overruled {
             // The cgroup shows that the runtime is wrong. After its removal only the journal does.
-            self.sync("ends", "that the kernel's state counts").await?;
+            self.sync("exits", "that the kernel's state counts").await?;
         }
         if failures.is_empty() {
             self.enter_stage(view, Stage::Terminated);

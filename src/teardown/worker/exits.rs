@@ -94,7 +94,7 @@ impl Worker {
         if let Some(container) = self.unrecorded_exits(view, runtime_pod, stopped).next() {
             return Err(unrecorded(WHAT, &format_args!("{} could not be read", container.name)));
         }
-        self.sync("ends", WHAT).await
+        self.sync("exits", WHAT).await
     }
 
     /// Waits until the disk has all changes of the journal. `what` is for the error.

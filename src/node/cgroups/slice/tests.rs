@@ -7,7 +7,7 @@ use tokio::net::UnixListener;
 use super::*;
 use crate::node::{
     cgroups::{Qos, pod_slice_name},
-    systemd::double::{Behavior, bus},
+    systemd::tests::double::{Behavior, bus},
 };
 
 fn pod() -> PodCgroup {

@@ -14,7 +14,7 @@ use zbus::{
     zvariant::{ObjectPath, Value},
 };
 
-use super::{MANAGER, NO_SUCH_UNIT, OBJECT, Systemd};
+use crate::node::systemd::{ListedUnit, MANAGER, NO_SUCH_UNIT, OBJECT, Systemd};
 
 const JOB: &str = "/org/freedesktop/systemd1/job/7";
 const DESTRUCTIVE: &str = "org.freedesktop.systemd1.TransactionIsDestructive";
@@ -128,7 +128,7 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
                 bus.reply(&header, &vec![listed]).await?;
             }
             ("ListUnitsFiltered", _) => {
-                let none: Vec<super::ListedUnit> = Vec::new();
+                let none: Vec<ListedUnit> = Vec::new();
                 bus.reply(&header, &none).await?;
             }
             ("Get", Behavior::AutoRestarts(_, main)) => bus.reply(&header, &Value::from(main)).await?,

@@ -8,14 +8,15 @@ use promql_parser::{
 };
 use serde_json::Value;
 
-use super::{tests::full, text};
+use super::full;
+use crate::ops::metrics::text;
 
 const ALERTS: [&str; 2] = [
-    include_str!("../../../monitoring/alerts.yaml"),
-    include_str!("../../../monitoring/gc-alerts.yaml"),
+    include_str!("../../../../monitoring/alerts.yaml"),
+    include_str!("../../../../monitoring/gc-alerts.yaml"),
 ];
-const RUNBOOK: &str = include_str!("../../../docs/how-to/runbook.md");
-const DASHBOARD: &str = include_str!("../../../monitoring/dashboard.json");
+const RUNBOOK: &str = include_str!("../../../../docs/how-to/runbook.md");
+const DASHBOARD: &str = include_str!("../../../../monitoring/dashboard.json");
 
 /// Labels that Prometheus adds.
 const SCRAPE_LABELS: [&str; 2] = ["instance", "job"];

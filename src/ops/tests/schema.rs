@@ -5,7 +5,7 @@ use std::{env, fs, path::Path};
 use schemars::{JsonSchema, Schema, generate::SchemaSettings};
 use serde::Serialize;
 
-use super::{
+use crate::ops::{
     admin::{holds::Approved, pause::Pause, stop::StopOutcome, timelines::TimelineEntry, version::AgentVersions},
     check,
     gc_status::GcReport,
