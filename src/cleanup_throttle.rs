@@ -20,14 +20,14 @@ const MAX_CLEANUPS: usize = 4;
 /// Counts the pods that are being stopped.
 #[derive(Debug, Clone)]
 pub struct CleanupThrottle {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<StopCounts>>,
     /// Notifies waiting cleanups, in order, when no pod is being stopped.
     idle: Arc<Notify>,
     permits: Arc<Semaphore>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct State {
+struct StopCounts {
     stopping: usize,
     progressed: Instant,
 }
@@ -40,7 +40,7 @@ pub struct StoppingPod(CleanupThrottle);
 
 impl Default for CleanupThrottle {
     fn default() -> Self {
-        let state = State {
+        let state = StopCounts {
             stopping: 0,
             progressed: Instant::now(),
         };
@@ -74,7 +74,7 @@ impl CleanupThrottle {
         loop {
             // Before the check, so that no notification is missed.
             let idle = self.idle.notified();
-            let State { stopping, progressed } = *self.state();
+            let StopCounts { stopping, progressed } = *self.state();
             if stopping == 0 || Instant::now() >= progressed + MAX_STALL {
                 return;
             }
@@ -87,7 +87,7 @@ impl CleanupThrottle {
         }
     }
 
-    fn change(&self, change: impl FnOnce(&mut State)) {
+    fn change(&self, change: impl FnOnce(&mut StopCounts)) {
         let mut state = self.state();
         change(&mut state);
         state.progressed = Instant::now();
@@ -96,7 +96,7 @@ impl CleanupThrottle {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StopCounts> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

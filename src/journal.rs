@@ -56,7 +56,7 @@ use row::{NODE_UID, Row};
 pub use simulated_disk::SimulatedDisk;
 use simulated_disk::SimulatedStore;
 pub use state::Trouble;
-use state::{State, lock};
+use state::{JournalState, lock};
 use state_dir::StateDir;
 use writer::{Store, Write, Writer};
 
@@ -66,7 +66,7 @@ const HANGING_DISK_TIMEOUT: Duration = Duration::from_millis(100);
 /// The journal. Clones share it.
 #[derive(Clone, Default)]
 pub struct Journal {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<JournalState>>,
     /// `None` if it is only in memory.
     writes: Option<mpsc::UnboundedSender<Write>>,
 }
@@ -92,7 +92,7 @@ impl Journal {
         Self::run(state, database, Arc::new(store), blocking)
     }
 
-    fn run(state: State, database: Option<redb::Database>, store: Arc<dyn Store>, blocking: Blocking) -> Self {
+    fn run(state: JournalState, database: Option<redb::Database>, store: Arc<dyn Store>, blocking: Blocking) -> Self {
         let state = Arc::new(Mutex::new(state));
         let (writes, queue) = mpsc::unbounded_channel();
         let writer = Writer {
@@ -191,7 +191,7 @@ impl Journal {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, JournalState> {
         lock(&self.state)
     }
 }

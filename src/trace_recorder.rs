@@ -35,7 +35,7 @@ pub struct TraceRecorder {
     /// Time taken in earlier runs of the agent, and when this run resumed it; `None` if this run has begun it.
     resumed: Option<(Duration, Timestamp)>,
     progress: watch::Sender<Progress>,
-    state: Mutex<State>,
+    state: Mutex<RecordedTrace>,
 }
 
 /// Progress that others wait for.
@@ -58,7 +58,7 @@ pub struct TerminalState {
 }
 
 #[derive(Debug)]
-struct State {
+struct RecordedTrace {
     grace: Duration,
     /// When the grace period expires, if it has begun.
     deadline: Option<Instant>,
@@ -94,7 +94,7 @@ impl TraceRecorder {
             start: Instant::now(),
             resumed: None,
             progress: watch::Sender::default(),
-            state: Mutex::new(State {
+            state: Mutex::new(RecordedTrace {
                 grace,
                 deadline,
                 attempts: 0,
@@ -358,7 +358,7 @@ impl TraceRecorder {
     }
 
     /// Changes the state, and notifies subscribers.
-    fn update<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+    fn update<T>(&self, change: impl FnOnce(&mut RecordedTrace) -> T) -> T {
         let changed = change(&mut self.lock());
         self.progress.send_modify(|_| ());
         changed
@@ -374,7 +374,7 @@ impl TraceRecorder {
         (before + at.saturating_duration_since(self.start)).saturating_sub(self.start.saturating_duration_since(at))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RecordedTrace> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -12,7 +12,7 @@ use super::{
     counts::Counts,
     decide::{MAX_GETS, Policy, Step, decide},
     discovery::path_of,
-    graph::{Graph, NodeId, Observed, State, WorkItem},
+    graph::{Graph, NodeId, NodeState, Observed, WorkItem},
     kinds::{KindId, Scope},
     names::{escape_control_chars, object_label, truncate},
     queue::Queue,
@@ -111,7 +111,7 @@ impl Core {
     fn log_owner(&self, owner: NodeId) {
         let node = self.graph.node(owner);
         let (state, dependents, uid) = (node.state, node.dependents, self.graph.uid(owner));
-        let why = if state.has(State::ABSENT) {
+        let why = if state.contains(NodeState::ABSENT) {
             "the owner is absent"
         } else if state.in_foreground_deletion() {
             "the owner is in foreground deletion"
@@ -206,7 +206,7 @@ impl Core {
     /// Whether the watch shows a deletion finalizer that no GET has confirmed at this resourceVersion.
     fn is_unconfirmed(&self, owner: NodeId) -> bool {
         let node = self.graph.node(owner);
-        node.state.has(State::OBSERVED)
+        node.state.contains(NodeState::OBSERVED)
             && node.state.has_deletion_finalizer()
             && self.confirmed.get(&owner) != Some(&node.version)
     }

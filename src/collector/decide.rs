@@ -1,7 +1,7 @@
 //! Decides what to do with an object, by its state and the states of its owners and dependents.
 
 use super::{
-    graph::{Graph, NamespaceId, NodeId, State},
+    graph::{Graph, NamespaceId, NodeId, NodeState},
     kinds::{KindId, Scope},
 };
 
@@ -54,7 +54,7 @@ pub const MAX_GETS: usize = 64;
 pub fn decide(graph: &Graph, id: NodeId) -> Step {
     let node = graph.node(id);
     let state = node.state;
-    if !state.has(State::OBSERVED) {
+    if !state.contains(NodeState::OBSERVED) {
         return Step::Nothing;
     }
     if !state.exists() && graph.kinds.resource(node.kind).is_none() {
@@ -84,7 +84,7 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
             Step::RemoveForegroundFinalizer
         };
     }
-    if state.has(State::DELETING) {
+    if state.contains(NodeState::DELETING) {
         return Step::Nothing;
     }
     decide_by_owners(graph, id)
@@ -131,9 +131,9 @@ fn decide_by_owners(graph: &Graph, id: NodeId) -> Step {
             .dependents(id)
             .any(|link| graph.node(link.node).state.in_foreground_deletion());
         (Policy::Foreground, is_in_cycle)
-    } else if node.state.has(State::ORPHAN) {
+    } else if node.state.contains(NodeState::ORPHAN) {
         (Policy::Orphan, false)
-    } else if node.state.has(State::FOREGROUND) {
+    } else if node.state.contains(NodeState::FOREGROUND) {
         (Policy::Foreground, false)
     } else {
         (Policy::Background, false)
@@ -162,7 +162,7 @@ impl Owners {
                 }
             } else if is_namespaced && node.namespace == NamespaceId::NONE {
                 &mut owners.namespaced
-            } else if node.state.has(State::ABSENT) {
+            } else if node.state.contains(NodeState::ABSENT) {
                 &mut owners.dangling
             } else if !graph.can_be_resolved(owner) {
                 &mut owners.unresolved

@@ -38,7 +38,7 @@ pub use self::{
     namespaces::NamespaceId,
     node::{Node, NodeId},
     observed::{Coordinates, Observed, Reference},
-    state::State,
+    state::NodeState,
 };
 
 /// An item of the work queue.
@@ -217,7 +217,7 @@ impl Graph {
     /// proxy.
     pub fn can_be_resolved(&self, id: NodeId) -> bool {
         let node = self.links.node(id);
-        let is_length_allowed = node.name.len() <= MAX_NAME_LENGTH || node.state.has(State::OBSERVED);
+        let is_length_allowed = node.name.len() <= MAX_NAME_LENGTH || node.state.contains(NodeState::OBSERVED);
         self.kinds.resource(node.kind).is_some() && is_path_segment(&node.name) && is_length_allowed
     }
 
@@ -296,8 +296,8 @@ impl Graph {
         }
         // A list in progress that is younger has to show the object too.
         let ListMark { mark, is_open } = self.list_mark(kind);
-        let mark = if state.has(State::OBSERVED) {
-            state.has(State::LIST_MARK)
+        let mark = if state.contains(NodeState::OBSERVED) {
+            state.contains(NodeState::LIST_MARK)
         } else {
             mark != is_open
         };
@@ -341,27 +341,27 @@ impl Graph {
         let before = node.state;
         let state = &mut node.state;
         // Even an old state proves that it exists.
-        state.set(State::UNCONFIRMED, false);
-        state.set(State::LIST_MARK, mark);
+        state.set(NodeState::UNCONFIRMED, false);
+        state.set(NodeState::LIST_MARK, mark);
         if !before.exists() && node.dependents > 0 {
             // Its dependents were not decided on while it was unknown.
             self.items.push(WorkItem::Dependents(id));
         }
-        if before.has(State::OBSERVED) && version < node.version {
+        if before.contains(NodeState::OBSERVED) && version < node.version {
             return Change::Stale;
         }
         node.version = version;
         self.links.set_observed(id, true);
         let state = &mut self.links.node_mut(id).state;
-        state.set(State::ABSENT, false);
-        state.set(State::DELETING, object.deleting);
-        state.set(State::ORPHAN, object.orphan);
-        state.set(State::FOREGROUND, object.foreground);
-        if before.has(State::ORPHANED) && !state.in_orphan_deletion() && self.orphaned.remove(uid, version) {
-            state.set(State::ORPHANED, false);
+        state.set(NodeState::ABSENT, false);
+        state.set(NodeState::DELETING, object.deleting);
+        state.set(NodeState::ORPHAN, object.orphan);
+        state.set(NodeState::FOREGROUND, object.foreground);
+        if before.contains(NodeState::ORPHANED) && !state.in_orphan_deletion() && self.orphaned.remove(uid, version) {
+            state.set(NodeState::ORPHANED, false);
         }
         let now = *state;
-        if !before.has(State::OBSERVED) && !was_isolated {
+        if !before.contains(NodeState::OBSERVED) && !was_isolated {
             self.recheck_same_uid(uid, Some(id));
         }
         self.update_owners(id, object);
@@ -404,7 +404,7 @@ impl Graph {
     }
 
     /// Adds a node.
-    fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
+    fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: NodeState) -> NodeId {
         self.namespaces.enter(at.namespace);
         self.links.add(uid, at, state)
     }

@@ -15,10 +15,10 @@ const MAX_PER_GROUP: usize = MAX_LISTS / 2;
 
 /// Grants slots to monitors; a slot is free again when it is dropped.
 #[derive(Debug, Default)]
-pub struct ListSlots(Mutex<State>);
+pub struct ListSlots(Mutex<Slots>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Slots {
     /// Slots in use, by group.
     in_use: HashMap<Arc<str>, usize>,
     waiting: Vec<Waiting>,
@@ -70,14 +70,14 @@ impl ListSlots {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Slots> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl State ===
+// === impl Slots ===
 
-impl State {
+impl Slots {
     /// The next waiter that gets a slot, if one is free.
     fn next(&mut self) -> Option<Waiting> {
         self.waiting.retain(|it| !it.grant.is_closed());

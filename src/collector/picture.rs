@@ -15,7 +15,7 @@ mod tests;
 pub use self::object::{Appearance, Picture, Pictured, PicturedReference, Presence};
 use self::{selection::Selection, words::appearance_and_decision};
 use super::{
-    graph::{Graph, NodeId, State},
+    graph::{Graph, NodeId, NodeState},
     names::truncate,
 };
 
@@ -71,9 +71,12 @@ impl Pictured {
     /// No reference is drawn yet.
     fn from_node(graph: &Graph, id: NodeId) -> Self {
         let node = graph.node(id);
-        let has = |fact| node.state.has(fact);
+        let has = |fact| node.state.contains(fact);
         let (class, decision) = appearance_and_decision(graph, id);
-        let finalizers = [(State::FOREGROUND, "foregroundDeletion"), (State::ORPHAN, "orphan")];
+        let finalizers = [
+            (NodeState::FOREGROUND, "foregroundDeletion"),
+            (NodeState::ORPHAN, "orphan"),
+        ];
         Self {
             group: truncate(graph.kinds.group(node.kind)),
             kind: truncate(graph.kinds.kind(node.kind)),
@@ -81,7 +84,7 @@ impl Pictured {
             name: truncate(&node.name),
             uid: truncate(&graph.uid(id)),
             state: Presence::from_state(node.state),
-            deleting: has(State::DELETING),
+            deleting: has(NodeState::DELETING),
             gc_finalizers: finalizers
                 .into_iter()
                 .filter(|(fact, _)| has(*fact))
@@ -101,12 +104,12 @@ impl Pictured {
 // === impl Presence ===
 
 impl Presence {
-    fn from_state(state: State) -> Self {
-        if state.has(State::UNCONFIRMED) {
+    fn from_state(state: NodeState) -> Self {
+        if state.contains(NodeState::UNCONFIRMED) {
             Self::Unconfirmed
-        } else if state.has(State::OBSERVED) {
+        } else if state.contains(NodeState::OBSERVED) {
             Self::Observed
-        } else if state.has(State::ABSENT) {
+        } else if state.contains(NodeState::ABSENT) {
             Self::Absent
         } else {
             Self::Virtual

@@ -3,7 +3,7 @@
 
 use std::{collections::HashSet, time::Duration};
 
-use super::graph::{Graph, NodeId, State};
+use super::graph::{Graph, NodeId, NodeState};
 use crate::events::Involved;
 
 /// Maximum number of reported pairs that are remembered.
@@ -23,7 +23,7 @@ impl WrongNamespaceOwners {
     /// Reports those of these owners that exist at other coordinates than the references say.
     pub fn report(&mut self, graph: &Graph, dependent: NodeId, owners: &[NodeId]) {
         for &owner in owners {
-            if graph.node(owner).state.has(State::OBSERVED) || !graph.exists_elsewhere(owner) {
+            if graph.node(owner).state.contains(NodeState::OBSERVED) || !graph.exists_elsewhere(owner) {
                 continue;
             }
             if self.reported.len() >= MAX_REPORTED {

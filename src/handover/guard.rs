@@ -72,7 +72,7 @@ pub struct Guard {
     only_observes: bool,
     /// Settings that the flags of a kubelet are compared with.
     expected: Option<Arc<ExpectedFlags>>,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<GuardState>>,
     /// A user has approved an item, and the pods have to be listed again.
     approved: Arc<Notify>,
     /// The agent has become active, or was resumed.
@@ -92,7 +92,7 @@ pub struct Guard {
 }
 
 #[derive(Debug)]
-struct State {
+struct GuardState {
     identity: Result<(), IdentityMismatch>,
     /// Since when `identity` has its value.
     since: Timestamp,
@@ -144,7 +144,7 @@ impl Guard {
             process_events: None,
             only_observes: false,
             expected: None,
-            state: Arc::new(Mutex::new(State {
+            state: Arc::new(Mutex::new(GuardState {
                 identity: Err("the Node has not been seen yet".to_owned().into()),
                 since: Timestamp::now(),
                 is_out_of_service: false,
@@ -396,7 +396,7 @@ impl Guard {
         self.lock().watch_state.absence_hold_reason.clone()
     }
 
-    fn update_watch_state(&self, state: &mut State, mut watch_state: WatchState) -> Option<String> {
+    fn update_watch_state(&self, state: &mut GuardState, mut watch_state: WatchState) -> Option<String> {
         if state.watch_state.absence_hold_reason != watch_state.absence_hold_reason {
             watch_state.since.get_or_insert_with(Timestamp::now);
             tracing::error!(
@@ -415,7 +415,7 @@ impl Guard {
         state.watch_state.absence_hold_reason.clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, GuardState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -429,9 +429,9 @@ fn is_out_of_service(node: &Node) -> bool {
         .any(|taint| taint.key == OUT_OF_SERVICE)
 }
 
-// === impl State ===
+// === impl GuardState ===
 
-impl State {
+impl GuardState {
     fn set_identity(&mut self, identity: Result<(), IdentityMismatch>) {
         if self.identity != identity {
             match &identity {

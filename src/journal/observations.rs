@@ -9,7 +9,7 @@ use super::{
     Journal,
     entries::StoredObservation,
     row::{Row, Table},
-    state::State,
+    state::JournalState,
     writer::Write,
 };
 use crate::model::{foreign::cut, observation::Observation, pod::PodUid};
@@ -120,7 +120,7 @@ fn size(item: &impl Serialize) -> usize {
 }
 
 /// Observations that are too old, and the oldest ones beyond the limits.
-fn superfluous(state: &State, now: Timestamp) -> Vec<PodUid> {
+fn superfluous(state: &JournalState, now: Timestamp) -> Vec<PodUid> {
     let limit = now.checked_sub(MAX_AGE).unwrap_or(Timestamp::MIN);
     let mut all: Vec<_> = state.observations.iter().collect();
     all.sort_by_key(|(_, stored)| Reverse(stored.observation.finished_at));

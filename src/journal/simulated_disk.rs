@@ -9,7 +9,7 @@ use super::{
     file::{self, Contents},
     header::Unusable,
     row::Row,
-    state::State,
+    state::JournalState,
     writer::Store,
 };
 use crate::node::identity::Identity;
@@ -39,12 +39,12 @@ pub(super) fn parse(bytes: &[u8], machine: &Identity) -> Result<Contents, Unusab
 
 impl SimulatedStore {
     /// The state at the start, and the database if it can be opened.
-    pub fn start(&self, machine: &Identity) -> (State, Option<Database>) {
+    pub fn start(&self, machine: &Identity) -> (JournalState, Option<Database>) {
         let mut state = match self.contents(machine) {
-            Ok(contents) => State::from_contents(contents, machine),
-            Err(error) => State {
+            Ok(contents) => JournalState::from_contents(contents, machine),
+            Err(error) => JournalState {
                 node_uid_read_error: Some(error.to_string()),
-                ..State::from_contents(Contents::default(), machine)
+                ..JournalState::from_contents(Contents::default(), machine)
             },
         };
         match self.open(&[]) {

@@ -24,7 +24,7 @@ use crate::{
 };
 
 #[derive(Default)]
-pub(super) struct State {
+pub(super) struct JournalState {
     pub header: Option<Header>,
     pub node_uid: Option<String>,
     /// Why the recorded Node UID cannot be read.
@@ -61,13 +61,13 @@ impl Default for CommitDurations {
     }
 }
 
-pub(super) fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+pub(super) fn lock(state: &Mutex<JournalState>) -> MutexGuard<'_, JournalState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// === impl State ===
+// === impl JournalState ===
 
-impl State {
+impl JournalState {
     /// The state in a journal of this node.
     pub fn from_contents(contents: Contents, machine: &Identity) -> Self {
         let written_in = contents.header.as_ref().and_then(|header| header.boot_id.as_ref());

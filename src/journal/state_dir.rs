@@ -17,7 +17,7 @@ use super::{
     node_file::{self, NodeFile},
     quarantine,
     row::{HEADER, NODE_UID, PAUSE, Row, UNSTAGED, WATCH},
-    state::State,
+    state::JournalState,
     writer::Store,
 };
 use crate::node::{
@@ -65,7 +65,7 @@ impl StateDir {
     ///
     /// # Errors
     /// If a user must correct the cause.
-    pub fn start(&self) -> Result<(State, Option<Database>), JournalError> {
+    pub fn start(&self) -> Result<(JournalState, Option<Database>), JournalError> {
         let (mut state, opened) = match file::inspect(&self.path(), &self.machine) {
             Err(error) if error.prevents_start() => return Err(error),
             Err(error) => (self.recover_unread_journal(&error), Err(error)),
@@ -114,19 +114,19 @@ impl StateDir {
         self.is_content_loaded.store(is_content_loaded, Ordering::Relaxed);
     }
 
-    fn create_empty_state(&self) -> State {
-        State::from_contents(Contents::default(), &self.machine)
+    fn create_empty_state(&self) -> JournalState {
+        JournalState::from_contents(Contents::default(), &self.machine)
     }
 
     /// The state for an unusable journal. It must not remove the hold for another Node or other holds.
-    fn recover_unusable_journal(&self) -> State {
+    fn recover_unusable_journal(&self) -> JournalState {
         self.with_node_file(self.create_empty_state())
     }
 
     /// Adds the state of the file beside the journal, which has it if the journal lost its last writes.
-    fn with_node_file(&self, state: State) -> State {
+    fn with_node_file(&self, state: JournalState) -> JournalState {
         let node_file = node_file::read(&self.dir, &self.machine);
-        State {
+        JournalState {
             node_uid: state.node_uid.or(node_file.node_uid),
             paused: state.paused.or(node_file.paused),
             watch: match (&state.watch.absence_hold_reason, node_file.absence_hold) {
@@ -151,16 +151,16 @@ impl StateDir {
 
     /// The state for a journal that the disk does not return. Without the file beside it, any Node with this machine's IDs would
     /// be accepted.
-    fn recover_unread_journal(&self, error: &JournalError) -> State {
+    fn recover_unread_journal(&self, error: &JournalError) -> JournalState {
         let state = self.recover_unusable_journal();
         self.is_node_unknown.store(state.node_uid.is_none(), Ordering::Relaxed);
-        State {
+        JournalState {
             node_uid_read_error: state.node_uid.is_none().then(|| error.to_string()),
             ..state
         }
     }
 
-    fn load_contents(&self, contents: &Contents) -> State {
+    fn load_contents(&self, contents: &Contents) -> JournalState {
         let before = contents.header.as_ref().and_then(|header| header.boot_id.as_ref());
         if before.is_some() && before != self.machine.boot_id.as_ref() && !contents.pods.is_empty() {
             tracing::info!(
@@ -168,7 +168,7 @@ impl StateDir {
                 "Node was rebooted while pods were terminating: the time since then counts as part of their grace periods"
             );
         }
-        State::from_contents(contents.clone(), &self.machine)
+        JournalState::from_contents(contents.clone(), &self.machine)
     }
 
     /// `rows` is the whole content.

@@ -197,11 +197,11 @@ impl Disk {
         let file::Contents {
             node_uid, watch, pods, ..
         } = file::read(&database, &machine("m1")).unwrap();
-        let state = State {
+        let state = JournalState {
             node_uid,
             watch,
             pods,
-            ..State::default()
+            ..JournalState::default()
         };
         Journal::run(state, Some(database), Arc::new(self.clone()), Blocking::default())
     }

@@ -16,7 +16,7 @@ use super::{
     error::JournalError,
     file,
     row::Row,
-    state::{State, Trouble, lock},
+    state::{JournalState, Trouble, lock},
 };
 use crate::node::threads::Blocking;
 
@@ -58,7 +58,7 @@ pub(super) struct Writer {
     pub blocking: Blocking,
     /// `None` after an error.
     pub database: Option<Database>,
-    pub state: Arc<Mutex<State>>,
+    pub state: Arc<Mutex<JournalState>>,
 }
 
 // === impl Writer ===

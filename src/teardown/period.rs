@@ -11,12 +11,12 @@ use tokio::{sync::watch, time::Instant};
 /// A pod's grace period.
 #[derive(Debug)]
 pub struct Period {
-    state: Mutex<State>,
+    state: Mutex<RunningPeriod>,
     deadline: watch::Sender<Instant>,
 }
 
 #[derive(Debug)]
-struct State {
+struct RunningPeriod {
     grace: Duration,
     began: Instant,
     /// Time used before this run of the agent.
@@ -38,7 +38,7 @@ impl Period {
     }
 
     fn with_used(grace: Duration, used_before: Duration, has_begun: bool) -> Self {
-        let state = State {
+        let state = RunningPeriod {
             grace,
             began: Instant::now(),
             used_before,
@@ -98,14 +98,14 @@ impl Period {
         shorter
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RunningPeriod> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-// === impl State ===
+// === impl RunningPeriod ===
 
-impl State {
+impl RunningPeriod {
     fn deadline(&self) -> Instant {
         self.began + self.grace.saturating_sub(self.used_before)
     }

@@ -64,11 +64,11 @@ struct PodSyncStatus {
     update: watch::Sender<PodUpdate>,
     period: Arc<Period>,
     record: Arc<TraceRecorder>,
-    state: State,
+    state: WorkerState,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
+enum WorkerState {
     /// It has a worker.
     Working,
     /// Nothing of it runs, and it is not deleted yet.
@@ -188,7 +188,7 @@ impl PodWorkers {
                 "Terminating pods are left for the next start"
             );
         }
-        for status in self.pods.values().filter(|status| status.state == State::Working) {
+        for status in self.pods.values().filter(|status| status.state == WorkerState::Working) {
             self.export(&status.record, Outcome::Unfinished);
         }
     }
@@ -253,7 +253,7 @@ impl PodWorkers {
             update: watch::Sender::new(update),
             record,
             period,
-            state: State::Working,
+            state: WorkerState::Working,
         };
         self.pods.insert(pod.uid.clone(), status);
         self.start(&pod.uid, Duration::ZERO);
@@ -265,7 +265,7 @@ impl PodWorkers {
         if removed {
             status.record.set_finalizers(Vec::new());
         }
-        if removed && status.state == State::Finished {
+        if removed && status.state == WorkerState::Finished {
             self.pods.remove(uid);
             self.finished.insert(uid.clone(), Instant::now());
             return;
@@ -287,8 +287,8 @@ impl PodWorkers {
         } else if terminates_by_api && self.guard.why_no_new_work().is_none() {
             self.context.journal.clear_stop_request(uid);
         }
-        if status.state == State::Kept {
-            status.state = State::Working;
+        if status.state == WorkerState::Kept {
+            status.state = WorkerState::Working;
             self.start(uid, Duration::ZERO);
         }
     }
@@ -337,13 +337,13 @@ impl PodWorkers {
         match outcome {
             Some(WorkerResult::Stopping) => {}
             Some(WorkerResult::Kept) => {
-                status.state = State::Kept;
+                status.state = WorkerState::Kept;
                 status.record.set_kept();
                 // A deletion may have come during the worker's last steps.
                 let update = status.update.borrow().clone();
                 let more = update.removed || update.view.deletion.is_some();
                 if more && !self.context.stopping.is_cancelled() {
-                    status.state = State::Working;
+                    status.state = WorkerState::Working;
                     self.start(&uid, Duration::ZERO);
                 }
             }
@@ -352,7 +352,7 @@ impl PodWorkers {
                 self.context.journal.forget(&uid);
                 // It is durable later. After a crash, the next start finds the pod finished.
                 checkpoint::after(JOURNAL, &"forget");
-                status.state = State::Finished;
+                status.state = WorkerState::Finished;
                 self.counters.teardown_finished(&status.record);
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "Teardown finished");
                 let removed = status.update.borrow().removed;

@@ -1,6 +1,6 @@
 //! Deletion of objects, and what it means for their dependents.
 
-use super::{Graph, NodeId, State, WorkItem};
+use super::{Graph, NodeId, NodeState, WorkItem};
 use crate::collector::{kinds::KindId, uid::Uid};
 
 // === impl Graph ===
@@ -32,13 +32,13 @@ impl Graph {
         let (uid, version, before) = (node.uid, node.version, node.state);
         self.links.set_observed(id, false);
         let node = self.links.node_mut(id);
-        node.state = State::ABSENT;
+        node.state = NodeState::ABSENT;
         node.state.set(
-            State::ORPHANED,
-            before.has(State::ORPHANED) || before.in_orphan_deletion(),
+            NodeState::ORPHANED,
+            before.contains(NodeState::ORPHANED) || before.in_orphan_deletion(),
         );
         node.version = 0;
-        if node.dependents > 0 && !before.has(State::ABSENT) {
+        if node.dependents > 0 && !before.contains(NodeState::ABSENT) {
             self.items.push(WorkItem::Dependents(id));
         }
         if before.in_orphan_deletion() {
@@ -50,10 +50,10 @@ impl Graph {
 
     /// Forgets that nodes were absent, and enqueues a GET for each. The record of orphaning stays.
     pub fn recheck_absent(&mut self) {
-        let is_absent = |id: &NodeId| self.links.node(*id).state.has(State::ABSENT);
+        let is_absent = |id: &NodeId| self.links.node(*id).state.contains(NodeState::ABSENT);
         let absent: Vec<NodeId> = self.links.all().filter(is_absent).collect();
         for id in absent {
-            self.links.node_mut(id).state.set(State::ABSENT, false);
+            self.links.node_mut(id).state.set(NodeState::ABSENT, false);
             self.items.push(WorkItem::GetOwner(id));
         }
     }
@@ -64,8 +64,8 @@ impl Graph {
         self.orphaned.insert(uid, version);
         for id in self.links.with_uid(uid) {
             let node = self.links.node_mut(id);
-            if !node.state.has(State::ORPHANED) {
-                node.state.set(State::ORPHANED, true);
+            if !node.state.contains(NodeState::ORPHANED) {
+                node.state.set(NodeState::ORPHANED, true);
                 if node.dependents > 0 {
                     self.items.push(WorkItem::Dependents(id));
                 }

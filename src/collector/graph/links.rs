@@ -4,7 +4,7 @@
 use std::{collections::HashMap, ops::Range};
 
 use super::{
-    Coordinates, State,
+    Coordinates, NodeState,
     node::{Node, NodeId},
     uids::Uids,
 };
@@ -73,8 +73,8 @@ impl Links {
     /// Sets whether it exists at its coordinates.
     pub fn set_observed(&mut self, id: NodeId, is_observed: bool) {
         let node = self.node_mut(id);
-        let (was_observed, kind) = (node.state.has(State::OBSERVED), node.kind);
-        node.state.set(State::OBSERVED, is_observed);
+        let (was_observed, kind) = (node.state.contains(NodeState::OBSERVED), node.kind);
+        node.state.set(NodeState::OBSERVED, is_observed);
         if was_observed != is_observed {
             self.count_observed(kind, is_observed);
         }
@@ -108,7 +108,7 @@ impl Links {
     /// The nodes at these indexes, in order.
     pub fn in_range(&self, indexes: Range<usize>) -> impl Iterator<Item = NodeId> {
         let last = indexes.end.min(self.nodes.len());
-        let is_used = |&index: &usize| !self.nodes[index].state.has(State::FREE);
+        let is_used = |&index: &usize| !self.nodes[index].state.contains(NodeState::FREE);
         (indexes.start..last).filter(is_used).map(|index| NodeId(to_id(index)))
     }
 
@@ -135,8 +135,8 @@ impl Links {
     }
 
     /// Adds a node.
-    pub fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: State) -> NodeId {
-        if state.has(State::OBSERVED) {
+    pub fn add(&mut self, uid: Uid, at: Coordinates<'_>, state: NodeState) -> NodeId {
+        if state.contains(NodeState::OBSERVED) {
             self.count_observed(at.kind, true);
         }
         let node = Node {
@@ -212,7 +212,7 @@ impl Links {
         let node = &mut self.nodes[index(id)];
         debug_assert!(node.first_owner_edge == NONE && node.dependents == 0, "{node:?}");
         node.name = Box::default();
-        node.state = State::FREE;
+        node.state = NodeState::FREE;
     }
 
     /// The node's owners.

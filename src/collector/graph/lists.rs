@@ -1,6 +1,6 @@
 //! Relists: objects that a complete list does not show are deleted.
 
-use super::{Graph, Isolated, ListMark, NodeId, Observed, State, WorkItem};
+use super::{Graph, Isolated, ListMark, NodeId, NodeState, Observed, WorkItem};
 use crate::collector::kinds::KindId;
 
 // === impl Graph ===
@@ -12,7 +12,7 @@ impl Graph {
         self.older_states.retain(|(listed_kind, _)| *listed_kind != kind);
         if is_open {
             for id in self.nodes_of_kind(kind) {
-                self.links.node_mut(id).state.set(State::LIST_MARK, !mark);
+                self.links.node_mut(id).state.set(NodeState::LIST_MARK, !mark);
             }
             self.isolated[kind.index()].mark_all(!mark);
         } else {
@@ -31,19 +31,19 @@ impl Graph {
         let mut unseen = self.nodes_of_kind(kind);
         unseen.retain(|&id| {
             let state = self.links.node(id).state;
-            state.has(State::OBSERVED) && state.has(State::LIST_MARK) != mark
+            state.contains(NodeState::OBSERVED) && state.contains(NodeState::LIST_MARK) != mark
         });
         // Marks all before it removes any: a removal may remove others.
         for &id in &unseen {
             let state = &mut self.links.node_mut(id).state;
-            state.set(State::UNCONFIRMED, true);
-            state.set(State::LIST_MARK, mark);
+            state.set(NodeState::UNCONFIRMED, true);
+            state.set(NodeState::LIST_MARK, mark);
         }
         for id in unseen {
             let node = self.links.node(id);
-            if node.state.has(State::UNCONFIRMED) && node.dependents == 0 {
+            if node.state.contains(NodeState::UNCONFIRMED) && node.dependents == 0 {
                 self.set_absent(id);
-            } else if node.state.has(State::UNCONFIRMED) {
+            } else if node.state.contains(NodeState::UNCONFIRMED) {
                 self.items.push(WorkItem::GetOwner(id));
             }
         }
@@ -68,7 +68,7 @@ impl Graph {
             };
             let has_later_state = |id: &NodeId| {
                 let node = self.links.node(*id);
-                let is_observed = node.kind == kind && node.state.has(State::OBSERVED);
+                let is_observed = node.kind == kind && node.state.contains(NodeState::OBSERVED);
                 is_observed && object.version_number() < node.version && node.version <= version
             };
             if let Some(id) = self.links.with_uid(uid).into_iter().find(has_later_state) {

@@ -1,6 +1,6 @@
 //! A node of the graph.
 
-use super::{Coordinates, NamespaceId, State};
+use super::{Coordinates, NamespaceId, NodeState};
 use crate::collector::{kinds::KindId, uid::Uid};
 
 /// Index of a node. It is reused after the node is removed.
@@ -21,7 +21,7 @@ pub struct Node {
     /// Kind.
     pub kind: KindId,
     /// Facts about it.
-    pub state: State,
+    pub state: NodeState,
     /// Number of references to it.
     pub dependents: u32,
     /// Number of these with `blockOwnerDeletion`.

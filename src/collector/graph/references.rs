@@ -1,7 +1,7 @@
 //! A node's owner references, and what their changes cause.
 
 use super::{
-    Coordinates, Graph, Link, NamespaceId, NamespacedName, NodeId, Observed, Reference, State, WorkItem,
+    Coordinates, Graph, Link, NamespaceId, NamespacedName, NodeId, NodeState, Observed, Reference, WorkItem,
     links::distinct,
 };
 use crate::collector::{
@@ -39,7 +39,7 @@ impl Graph {
         // Also without a change: the dependent may have dropped the reference and set it again.
         let needs_decision = |link: &Link| {
             let state = self.links.node(link.node).state;
-            state.has(State::ABSENT)
+            state.contains(NodeState::ABSENT)
                 || state.in_foreground_deletion()
                 || state.orphans_dependents()
                 || self.lacks_namespace(link.node)
@@ -102,16 +102,16 @@ impl Graph {
             name,
         };
         if let Some(mark) = isolated.and_then(|isolated| isolated.take(&self.hasher, uid, namespaced_name)) {
-            state.set(State::OBSERVED, true);
-            state.set(State::LIST_MARK, mark);
+            state.set(NodeState::OBSERVED, true);
+            state.set(NodeState::LIST_MARK, mark);
         }
         self.add(uid, at, state)
     }
 
     /// State of a new node that is only named.
-    pub(super) fn initial_state(&self, uid: Uid) -> State {
-        let mut state = State::default();
-        state.set(State::ORPHANED, self.orphaned.contains(uid));
+    pub(super) fn initial_state(&self, uid: Uid) -> NodeState {
+        let mut state = NodeState::default();
+        state.set(NodeState::ORPHANED, self.orphaned.contains(uid));
         state
     }
 
@@ -122,8 +122,8 @@ impl Graph {
         if !is_idle || (node.state.has_deletion_facts() && !node.state.is_unknown()) || node.state.is_free() {
             return;
         }
-        if !node.state.is_unknown() && !node.state.has(State::ABSENT) {
-            let mark = node.state.has(State::LIST_MARK);
+        if !node.state.is_unknown() && !node.state.contains(NodeState::ABSENT) {
+            let mark = node.state.contains(NodeState::LIST_MARK);
             let at = NamespacedName {
                 namespace: self.namespaces.name(node.namespace),
                 name: &node.name,

@@ -1,6 +1,6 @@
 //! Kinds that become served, or are no longer served.
 
-use super::{Graph, Isolated, Link, Node, NodeId, State, WorkItem, links::distinct};
+use super::{Graph, Isolated, Link, Node, NodeId, NodeState, WorkItem, links::distinct};
 use crate::collector::kinds::KindId;
 
 // === impl Graph ===
@@ -40,10 +40,10 @@ impl Graph {
         self.list_mark(kind);
         self.isolated[kind.index()] = Isolated::default();
         let mut unknown = self.nodes_of_kind(kind);
-        unknown.retain(|&id| self.links.node(id).state.has(State::OBSERVED));
+        unknown.retain(|&id| self.links.node(id).state.contains(NodeState::OBSERVED));
         // Marks all before it releases any: a release must not move one of them to the isolated objects.
         for &id in &unknown {
-            self.links.node_mut(id).state.set(State::UNCONFIRMED, true);
+            self.links.node_mut(id).state.set(NodeState::UNCONFIRMED, true);
         }
         for id in unknown {
             let Node {

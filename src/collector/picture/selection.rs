@@ -3,7 +3,7 @@
 use indexmap::IndexSet;
 
 use super::object::PicturedReference;
-use crate::collector::graph::{Graph, Link, NodeId, State};
+use crate::collector::graph::{Graph, Link, NodeId, NodeState};
 
 /// Maximum number of objects: one or two screens.
 const MAX_OBJECTS: usize = 200;
@@ -24,7 +24,7 @@ pub struct Selection<'a> {
 /// Whether something may be to do about it, or it may block its owner.
 pub fn is_active(graph: &Graph, id: NodeId) -> bool {
     let state = graph.node(id).state;
-    !state.has(State::OBSERVED) || state.is_unknown() || state.has(State::DELETING)
+    !state.contains(NodeState::OBSERVED) || state.is_unknown() || state.contains(NodeState::DELETING)
 }
 
 // === impl Selection ===

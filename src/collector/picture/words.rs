@@ -4,7 +4,7 @@ use super::{object::Appearance, text::number};
 use crate::{
     collector::{
         decide::{Policy, Step, decide},
-        graph::{Graph, NodeId, State},
+        graph::{Graph, NodeId, NodeState},
         names::{kind_of, object_label},
     },
     words::{format_count, plural},
@@ -17,7 +17,7 @@ const MAX_NAMED: usize = 3;
 pub fn appearance_and_decision(graph: &Graph, id: NodeId) -> (Appearance, Option<String>) {
     let node = graph.node(id);
     let (appearance, decision) = match decide(graph, id) {
-        Step::Nothing if node.state.has(State::DELETING) => (Appearance::Deleting, None),
+        Step::Nothing if node.state.contains(NodeState::DELETING) => (Appearance::Deleting, None),
         Step::Nothing => (Appearance::Plain, None),
         Step::GetOwners(owners) => (
             Appearance::Blocked,
@@ -57,7 +57,7 @@ pub fn appearance_and_decision(graph: &Graph, id: NodeId) -> (Appearance, Option
         }
         Step::Wait => (Appearance::Waiting, Some(waiting(graph, id))),
     };
-    let appearance = if node.state.has(State::ABSENT) {
+    let appearance = if node.state.contains(NodeState::ABSENT) {
         Appearance::Absent
     } else if node.state.is_unknown() {
         Appearance::Virtual

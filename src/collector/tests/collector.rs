@@ -6,7 +6,7 @@ use super::{
 };
 use crate::collector::{
     decide::Policy,
-    graph::{Coordinates, GetResult, Graph, NamespaceId, NodeId, State, WorkItem},
+    graph::{Coordinates, GetResult, Graph, NamespaceId, NodeId, NodeState, WorkItem},
     kinds::{KindId, Resource, Scope},
     uid::Uid,
 };
@@ -108,7 +108,7 @@ impl Collector {
         let mut counts = self.graph.isolated_counts();
         for id in self.graph.nodes() {
             let node = self.graph.node(id);
-            if node.state.has(State::OBSERVED) {
+            if node.state.contains(NodeState::OBSERVED) {
                 counts[node.kind.index()] += 1;
             }
         }

@@ -7,12 +7,12 @@ use super::{
 };
 use crate::collector::{
     decide::{Policy, Step, decide},
-    graph::{NodeId, Observed, State, WorkItem},
+    graph::{NodeId, NodeState, Observed, WorkItem},
 };
 
 impl Collector {
     pub fn take_step(&mut self, world: &mut World, id: NodeId) {
-        if !self.graph.contains(id) || !self.graph.node(id).state.has(State::OBSERVED) {
+        if !self.graph.contains(id) || !self.graph.node(id).state.contains(NodeState::OBSERVED) {
             return;
         }
         let key = self.key(id);

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use crate::{
     collector::{
-        graph::{Graph, NodeId, State},
+        graph::{Graph, NodeId, NodeState},
         names::{escape_control_chars, kind, kind_of, qualified_name, truncate},
     },
     object_name::ObjectName,
@@ -26,7 +26,7 @@ pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
         ObjectName::Named { .. } => graph.nodes().filter(|&id| matches_name(name, graph, id)).collect(),
     };
     // Existing objects come before objects that are only named.
-    let is_observed = |id: &NodeId| graph.node(*id).state.has(State::OBSERVED);
+    let is_observed = |id: &NodeId| graph.node(*id).state.contains(NodeState::OBSERVED);
     if found.iter().any(is_observed) {
         found.retain(is_observed);
     }

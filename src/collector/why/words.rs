@@ -6,7 +6,7 @@ use super::chain::{Chain, blockers};
 use crate::collector::{
     core::Core,
     decide::{Step, decide},
-    graph::{Graph, NodeId, State, WorkItem},
+    graph::{Graph, NodeId, NodeState, WorkItem},
     names::{NOT_SERVED, escape_control_chars, object_label, qualified_name, unresolved_reason},
     picture::words::appearance_and_decision,
     queue::ItemStatus,
@@ -144,12 +144,14 @@ impl Explainer<'_> {
         let must_stay = matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer)
             && self.core.finalizer_hold(id, &step, self.now).is_some();
         match step {
-            Step::Nothing if state.has(State::DELETING) => format!(
+            Step::Nothing if state.contains(NodeState::DELETING) => format!(
                 "its deletion, which needs nothing of the collector. If it has finalizers, their controllers have to \
                  remove them: {}",
                 self.kubectl(id)
             ),
-            Step::Nothing if state.has(State::ABSENT) => "it is deleted; its dependents are decided on".to_owned(),
+            Step::Nothing if state.contains(NodeState::ABSENT) => {
+                "it is deleted; its dependents are decided on".to_owned()
+            }
             Step::Nothing if state.is_unknown() => {
                 let item = WorkItem::GetOwner(id);
                 let status = self.core.queue.status(item);
@@ -224,18 +226,18 @@ fn quoted(name: &str) -> String {
 }
 
 /// State of an object.
-fn describe_state(state: State) -> &'static str {
-    if state.has(State::UNCONFIRMED) {
+fn describe_state(state: NodeState) -> &'static str {
+    if state.contains(NodeState::UNCONFIRMED) {
         "was observed, and the last complete list did not show it"
-    } else if state.has(State::ABSENT) {
+    } else if state.contains(NodeState::ABSENT) {
         "does not exist"
-    } else if !state.has(State::OBSERVED) {
+    } else if !state.contains(NodeState::OBSERVED) {
         "is named and was never observed"
     } else if state.in_orphan_deletion() {
         "is being deleted, and has the finalizer orphan until no dependent names it"
     } else if state.in_foreground_deletion() {
         "is being deleted, and has the finalizer foregroundDeletion until no dependent blocks it"
-    } else if state.has(State::DELETING) {
+    } else if state.contains(NodeState::DELETING) {
         "is being deleted, and has none of the collector's finalizers"
     } else {
         "exists, and is not being deleted"

@@ -1,7 +1,7 @@
 //! Safety holds for all pods of the node, and their approval.
 
 use super::{
-    Guard, ONLY_OBSERVES, State,
+    Guard, GuardState, ONLY_OBSERVES,
     holds::{ABSENCE, NODE_UID, SafetyHold},
 };
 use crate::{
@@ -107,9 +107,9 @@ impl Guard {
     }
 }
 
-// === impl State ===
+// === impl GuardState ===
 
-impl State {
+impl GuardState {
     fn node_uid_hold(&self) -> Option<SafetyHold> {
         self.identity.as_ref().err().and_then(|mismatch| {
             let uid = mismatch.other_uid.as_ref()?;

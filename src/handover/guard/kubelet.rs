@@ -4,7 +4,7 @@ use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Guard, KubeletFault, State, blocked_on_standby};
+use super::{Guard, GuardState, KubeletFault, blocked_on_standby};
 use crate::{
     handover::probes::Probe,
     node::kubelet_process::{
@@ -211,9 +211,9 @@ impl Guard {
     }
 }
 
-// === impl State ===
+// === impl GuardState ===
 
-impl State {
+impl GuardState {
     /// Why a kubelet blocks all effects: it runs, that is unknown, the node is reserved for it, or the agent is on standby.
     pub(super) fn why_kubelet_blocks(&self) -> Option<String> {
         let not_known = |why: &str| format!("whether a kubelet runs on this node is not known: {why}");

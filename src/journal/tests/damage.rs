@@ -300,7 +300,8 @@ async fn journal_without_a_header_is_used_without_loss() {
     {
         let mut node = transaction.open_table(file::NODE).unwrap();
         node.insert(NODE_UID, "node-1").unwrap();
-        node.insert(WATCH, r#"{"highest":42,"absenceHoldReason":"why"}"#).unwrap();
+        node.insert(WATCH, r#"{"highest":42,"absenceHoldReason":"why"}"#)
+            .unwrap();
         let mut pods = transaction.open_table(file::PODS).unwrap();
         let entry = r#"{"namespace":"ns","name":"web","begun":{"boot_id":"b","since_boot":{"secs":7,"nanos":0},
             "wall":"2026-01-02T03:04:05Z"},"grace":{"secs":30,"nanos":0},

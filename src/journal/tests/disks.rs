@@ -64,7 +64,7 @@ async fn hanging_disk_delays_a_stop_briefly_and_only_once() {
     let (hangs, answers) = mpsc::channel();
     let answers = Mutex::new(answers);
     let store = Arc::new(Hanging { place, answers });
-    let journal = Journal::run(State::default(), None, store, Blocking::default());
+    let journal = Journal::run(JournalState::default(), None, store, Blocking::default());
     let now = BootClock::new().unwrap().now();
     journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(12), None);
     let steps = async {
@@ -104,7 +104,7 @@ async fn state_directory_that_cannot_be_created_is_created_later() {
         place,
         full: Arc::clone(&full),
     };
-    let journal = Journal::run(State::default(), None, Arc::new(store), Blocking::default());
+    let journal = Journal::run(JournalState::default(), None, Arc::new(store), Blocking::default());
     assert!(journal.set_node_uid("node-1").await.is_err());
     full.store(false, Ordering::SeqCst);
     until_written(&journal).await;

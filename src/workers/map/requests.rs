@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{PodSyncStatus, PodWorkers, State};
+use super::{PodSyncStatus, PodWorkers, WorkerState};
 use crate::{
     model::{
         event::Reason,
@@ -156,7 +156,8 @@ impl PodWorkers {
 
     /// Pods with a worker and something on the node.
     fn terminating(&self) -> BTreeMap<PodUid, Arc<PodView>> {
-        let on_node = |status: &PodSyncStatus| status.state == State::Working && status.record.stage() < Stage::Deleted;
+        let on_node =
+            |status: &PodSyncStatus| status.state == WorkerState::Working && status.record.stage() < Stage::Deleted;
         let pods = self.pods.iter().filter(|(_, status)| on_node(status));
         pods.map(|(uid, status)| (uid.clone(), Arc::clone(&status.update.borrow().view)))
             .collect()
@@ -188,9 +189,9 @@ impl PodWorkers {
         };
         for status in self.pods.values() {
             match status.state {
-                State::Working => overview.terminating.push(status.record.trace()),
-                State::Kept => overview.awaiting_deletion += 1,
-                State::Finished => overview.awaiting_finalizers += 1,
+                WorkerState::Working => overview.terminating.push(status.record.trace()),
+                WorkerState::Kept => overview.awaiting_deletion += 1,
+                WorkerState::Finished => overview.awaiting_finalizers += 1,
             }
         }
         overview
@@ -204,7 +205,7 @@ impl PodWorkers {
         let active = self
             .pods
             .values()
-            .filter(|status| status.state != State::Finished)
+            .filter(|status| status.state != WorkerState::Finished)
             .map(|status| &status.record);
         let mut traces: Vec<_> = self
             .traces
