@@ -1,0 +1,226 @@
+//! The parts of the agent, each built from its settings.
+
+use std::{path::Path, sync::Arc};
+
+use futures::FutureExt as _;
+use tokio::sync::watch;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use super::{PodAgent, send_events};
+use crate::{
+    agent::{
+        node_condition::{NodeConditionReporter, RunningReporter},
+        node_volumes::NodeVolumes,
+        pod_api::ClusterPods,
+    },
+    api::ApiClient,
+    cleanup_throttle::CleanupThrottle,
+    config::TakeoverSettings,
+    events::Events,
+    handover::monitor::KubeletMonitor,
+    model::{problem::Problem, problems},
+    node::{
+        cgroups::Cgroups,
+        cri::{
+            Cri, PodUids,
+            types::{CgroupDriver, RuntimeVersion},
+        },
+        host::{PROC, detect_cgroup_driver, same_mount_namespace},
+        kubelet_unit::on_this_node,
+        runtime,
+        systemd::Systemd,
+        threads::Threads,
+    },
+    tasks::{run_with_restarts, spawn},
+    teardown::{
+        boundary::Terminating,
+        context::{Context, LocalNode},
+        large_object,
+        pod_reads::PodReads,
+        stop_throttle::StopThrottle,
+        volumes::storage::Storage,
+    },
+    workers::artifacts::named_pods,
+};
+
+/// Concurrent reads of the node for all workers.
+const READS: usize = 8;
+
+/// The container runtime of this node, and its cgroups.
+pub(super) struct LocalRuntime {
+    pub cri: Cri,
+    pub version: RuntimeVersion,
+    pub cgroups: Cgroups,
+    /// Only for the log: existing cgroups are found under the names of both drivers.
+    pub driver: CgroupDriver,
+}
+
+impl PodAgent {
+    /// Waits until the runtime answers, and finds the cgroups.
+    ///
+    /// # Errors
+    /// When the runtime is none, works in another mount namespace, or there are no usable cgroups.
+    pub(super) async fn local_runtime(&self) -> Result<LocalRuntime, Problem> {
+        let (settings, endpoint) = (&self.settings, &self.settings.cri_endpoint);
+        let cri = match self.outside.runtime.clone() {
+            Some(runtime) => Cri::with_service(runtime, self.effects.clone()),
+            None => Cri::new(endpoint, self.effects.clone()),
+        }
+        .with_durations(Arc::clone(&self.runtime_calls));
+        let version = runtime::wait_until_ready(&cri, endpoint, &self.reports.runtime).await;
+        let version = version.map_err(|error| problems::not_a_runtime(endpoint, &error))?;
+        if self.outside.runtime.is_none() {
+            same_mount_namespace(&self.host.proc, endpoint).await?;
+        }
+        let cgroups = Cgroups::detect(&self.host.mountinfo, &self.host.cgroups);
+        let cgroups = cgroups.map_err(|error| problems::cgroups(&error))?;
+        let driver = detect_cgroup_driver(
+            settings.cgroup_driver,
+            &cri,
+            settings.kubelet_cgroup_driver.as_deref(),
+            &cgroups,
+            &settings.cgroup_root,
+        )
+        .await;
+        Ok(LocalRuntime {
+            cri,
+            version,
+            cgroups: match settings.cgroup_driver {
+                None => cgroups,
+                Some(driver) => cgroups.with_driver(driver),
+            },
+            driver,
+        })
+    }
+
+    /// Starts to check, again and again, whether the runtime answers.
+    pub(super) fn start_runtime_probe(&self, cri: &Cri) -> AbortOnDropHandle<()> {
+        let (cri, endpoint) = (cri.clone(), self.settings.cri_endpoint.clone());
+        let report = self.reports.runtime.clone();
+        let monitor = move || runtime::monitor(cri.clone(), endpoint.clone(), report.clone());
+        spawn(run_with_restarts("runtime probe", monitor))
+    }
+
+    /// The client of the API server. Every write needs the proof that the Node is this machine.
+    pub(super) fn api_client(&self) -> Result<ApiClient, Problem> {
+        let api = ApiClient::new(
+            &self.settings.kube,
+            self.settings.kubeconfig.clone(),
+            self.effects.clone(),
+            Some(self.guard.proof(&self.node_name)),
+            self.outside.dial.clone(),
+            &self.node_name,
+        );
+        let api = api.map_err(|error| problems::api_client("--kubeconfig", &error))?;
+        self.api.set(api.clone()).ok();
+        Ok(api)
+    }
+
+    /// Starts to report the role as a condition of the Node.
+    pub(super) fn start_reporter(&self, api: &ApiClient) -> RunningReporter {
+        let api = api.clone().with_effects(self.guard.node_effects());
+        // Events about pods wait while the kubelet works; these do not.
+        let (events, sender) = Events::new(send_events(api.clone()), &self.node_name, Arc::clone(&self.counters));
+        let wall = self.host.clock.wall();
+        let reporter = NodeConditionReporter {
+            api,
+            guard: self.guard.clone(),
+            events: events.with_clock(wall.clone()),
+            role: self.reports.role.as_ref().map(watch::Sender::subscribe),
+            wall: wall.clone(),
+        };
+        reporter.start(sender)
+    }
+
+    /// Starts to observe whether the kubelet works, if the node may have one.
+    pub(super) fn start_kubelet_monitor(&self, api: &ApiClient) -> Option<AbortOnDropHandle<()>> {
+        let TakeoverSettings {
+            take_over_after,
+            fences_kubelet,
+        } = self.settings.takeover?;
+        let proc = &self.host.proc;
+        // systemd knows the processes of this node, as a test's directory does not have.
+        let unit_of_node = || (proc == Path::new(PROC)).then(|| on_this_node(proc));
+        let monitor = KubeletMonitor {
+            guard: self.guard.clone(),
+            journal: self.journal.clone(),
+            kubeconfig: self.settings.kubeconfig.clone(),
+            reads: Threads::with_slots(1).with_blocking(self.outside.blocking),
+            api: api.clone(),
+            healthz: self.settings.healthz,
+            take_over_after,
+            clock: self.host.clock.clone(),
+            fence: fences_kubelet.then(Systemd::of_host),
+            read_unit: self.outside.kubelet_unit.clone().or_else(unit_of_node),
+            only_observes: self.settings.only_observes,
+            report: self.reports.role.clone()?,
+        };
+        let run = move || monitor.clone().run();
+        Some(spawn(run_with_restarts("kubelet monitor", run)))
+    }
+
+    /// UIDs of the pods that something on this node names.
+    pub(super) fn known_pods(&self, cgroups: &Cgroups) -> PodUids {
+        let reads = Threads::with_slots(1).with_blocking(self.outside.blocking);
+        let (root, cgroups) = (self.settings.kubelet_root.clone(), cgroups.clone());
+        let (cgroup_root, journal) = (self.settings.cgroup_root.clone(), self.journal.clone());
+        Arc::new(move || {
+            let (reads, root, cgroups) = (reads.clone(), root.clone(), cgroups.clone());
+            let (cgroup_root, journal) = (cgroup_root.clone(), journal.clone());
+            let uids = async move {
+                let uids = reads.run_blocking(move || named_pods(&root, &cgroups, &cgroup_root, &journal));
+                uids.await.unwrap_or_default()
+            };
+            uids.boxed()
+        })
+    }
+
+    /// What all workers share.
+    pub(super) fn context(&self, api: ApiClient, runtime: LocalRuntime, events: Events) -> Context {
+        let (host, settings, guard) = (&self.host, &self.settings, &self.guard);
+        let volumes = NodeVolumes {
+            api: api.clone(),
+            guard: guard.clone(),
+            update_lock: Arc::default(),
+        };
+        let storage = Storage::new(
+            host,
+            &settings.kubelet_root,
+            &self.effects,
+            Arc::new(volumes),
+            Arc::new(self.journal.clone()),
+        );
+        let workers = self.handle.clone();
+        let terminating: Terminating = Arc::new(move || {
+            let workers = workers.clone();
+            async move { workers.terminating().await.unwrap_or_default() }.boxed()
+        });
+        Context {
+            api: Arc::new(ClusterPods {
+                api,
+                guard: guard.clone(),
+            }),
+            journal: Arc::new(self.journal.clone()),
+            events: Arc::new(events.with_clock(host.clock.wall().clone())),
+            gate: Arc::new(guard.clone()),
+            terminating,
+            node: LocalNode {
+                cri: runtime.cri,
+                runtime_name: runtime.version.name,
+                clock: host.clock.clone(),
+                effects: self.effects.clone(),
+                cgroups: runtime.cgroups,
+                cgroup_root: settings.cgroup_root.clone(),
+                pod_logs_dir: settings.pod_logs_dir.clone(),
+                storage: Arc::new(storage),
+                reads: Threads::with_slots(READS).with_blocking(self.outside.blocking),
+            },
+            stop_throttle: StopThrottle::new(host.processors),
+            cleanup_throttle: CleanupThrottle::default(),
+            large_objects: large_object::permits(),
+            pod_reads: PodReads::default(),
+            driver_hold: settings.driver_hold,
+            stopping: CancellationToken::new(),
+        }
+    }
+}
