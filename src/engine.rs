@@ -25,7 +25,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::AtomicU32},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -35,7 +35,6 @@ use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::value::to_raw_value;
 use tokio::sync::watch;
 use tokio_util::task::AbortOnDropHandle;
-use tracing::Instrument as _;
 
 use crate::{
     model::{
@@ -46,15 +45,9 @@ use crate::{
     },
     node::lock::DirLock,
     teardown::{
-        begin::{Termination, shorten},
-        context::Context,
-        journal::PodJournalExt as _,
-        period::Period,
-        plan::gather::plan_view,
-        priority_gate::PriorityGate,
-        worker::{PodUpdate, RuntimeState, Worker},
+        begin::Termination, context::Context, journal::PodJournalExt as _, plan::gather::plan_view,
+        priority_gate::PriorityGate, worker::PodUpdate,
     },
-    trace_recorder::TraceRecorder,
 };
 
 mod builder;
@@ -78,7 +71,6 @@ pub struct Engine {
 struct Running(Mutex<BTreeMap<PodUid, Entry>>);
 
 struct Entry {
-    view: Arc<PodView>,
     teardown: Teardown,
     _task: AbortOnDropHandle<()>,
 }
@@ -86,9 +78,7 @@ struct Entry {
 /// The termination of one pod. Dropping this does not stop it.
 #[derive(Clone)]
 pub struct Teardown {
-    context: Arc<Context>,
-    period: Arc<Period>,
-    record: Arc<TraceRecorder>,
+    termination: Termination,
     outcome: watch::Receiver<Option<WorkerResult>>,
 }
 
@@ -152,46 +142,22 @@ impl Engine {
         }
         let context = &self.context;
         let grace = grace.map(|grace| grace.as_secs().try_into().unwrap_or(i64::MAX));
-        let Termination {
-            period,
-            recorder: record,
-            eviction,
-        } = Termination::begin(context, &view, Cause::Deleted, grace, None);
+        // Without a reporter no status is sent.
+        let update = PodUpdate::new(Arc::new(view), !self.has_reporter, None);
+        let termination = Termination::begin(Arc::clone(context), update, Cause::Deleted, grace);
         if let Some(manifest) = manifest {
             context.journal.record_manifest(&uid, manifest);
         }
-        let view = Arc::new(view);
-        let update = PodUpdate {
-            view: Arc::clone(&view),
-            // Without a reporter no status is sent.
-            removed: !self.has_reporter,
-            eviction: eviction.map(Arc::new),
-            approvals: 0,
-        };
-        let (updates, outcome) = (watch::Sender::new(update), watch::Sender::new(None));
-        let worker = Worker {
-            context: Arc::clone(context),
-            updates: updates.subscribe(),
-            period: Arc::clone(&period),
-            recorder: Arc::clone(&record),
-            priority_gate: self.priority_gate.clone(),
-            failed_reads: AtomicU32::new(0),
-            runtime_state: RuntimeState::default(),
-        };
+        let worker = termination.run(self.priority_gate.clone());
+        let outcome = watch::Sender::new(None);
         let teardown = Teardown {
-            context: Arc::clone(context),
-            period,
-            record,
+            termination,
             outcome: outcome.subscribe(),
         };
         let (running_pods, context) = (Arc::clone(&self.running), Arc::clone(context));
-        let span =
-            tracing::info_span!("pod", pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name);
         let key = uid.clone();
         let run = async move {
-            // The worker stops without a sender of updates.
-            let _updates = updates;
-            let result = worker.run().await;
+            let result = worker.await;
             if result == WorkerResult::Finished {
                 context.journal.forget(&uid);
             }
@@ -199,9 +165,8 @@ impl Engine {
             outcome.send_replace(Some(result));
         };
         let entry = Entry {
-            view,
             teardown: teardown.clone(),
-            _task: AbortOnDropHandle::new(tokio::spawn(run.instrument(span))),
+            _task: AbortOnDropHandle::new(tokio::spawn(run)),
         };
         running.insert(key, entry);
         teardown
@@ -236,10 +201,8 @@ impl Running {
 
     fn views(&self) -> BTreeMap<PodUid, Arc<PodView>> {
         let running = self.lock();
-        let views = running
-            .iter()
-            .map(|(uid, entry)| (uid.clone(), Arc::clone(&entry.view)));
-        views.collect()
+        let view = |entry: &Entry| Arc::clone(&entry.teardown.termination.updates.borrow().view);
+        running.iter().map(|(uid, entry)| (uid.clone(), view(entry))).collect()
     }
 }
 
@@ -248,17 +211,17 @@ impl Running {
 impl Teardown {
     /// The pod.
     pub fn pod(&self) -> &PodRef {
-        self.record.pod()
+        self.termination.recorder.pod()
     }
 
     /// The trace up to now: stage, steps, failures. Times are in milliseconds.
     pub fn trace(&self) -> Trace {
-        self.record.trace()
+        self.termination.recorder.trace()
     }
 
     /// Yields the trace now and after each change, until the termination or the engine ends. Fast changes are merged.
     pub fn progress(&self) -> impl Stream<Item = Trace> + Send + use<> {
-        let (record, outcome) = (Arc::clone(&self.record), self.outcome.clone());
+        let (record, outcome) = (Arc::clone(&self.termination.recorder), self.outcome.clone());
         let mut changes = record.subscribe();
         changes.mark_changed();
         unfold((record, changes, outcome), |(record, mut changes, mut outcome)| async {
@@ -273,12 +236,11 @@ impl Teardown {
     /// Shortens the grace period to `grace`, counted from its beginning and rounded to seconds. A longer one changes nothing.
     pub async fn shorten(&self, grace: Duration) {
         let grace = Duration::from_secs(grace.as_secs().max(1));
-        if grace < self.period.grace() {
+        if grace < self.termination.period.grace() {
             // Durable first, because a grace period must not grow after a crash.
-            let journal = &self.context.journal;
-            journal.record_termination(self.pod(), self.context.node.clock.now(), grace, None);
-            journal.durable().await.ok();
-            shorten(&self.period, &self.record, grace);
+            self.termination.record_grace(grace, None);
+            self.termination.context.journal.durable().await.ok();
+            self.termination.shorten(grace);
         }
     }
 

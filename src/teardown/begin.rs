@@ -1,16 +1,24 @@
-//! Begins a pod's termination, and resumes it after a restart.
+//! A pod's termination: begun or resumed here, and run by a worker.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicU32},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use tracing::Instrument as _;
 
 use super::{
+    WorkerResult,
     context::Context,
     grace::{self, RequestedGrace},
     journal::PodJournalExt as _,
     period::Period,
+    priority_gate::PriorityGate,
+    worker::{PodUpdate, RuntimeState, Worker},
 };
 use crate::{
     model::{
-        pod::PodView,
         termination::{Cause, Eviction},
         trace::Stage,
     },
@@ -18,13 +26,16 @@ use crate::{
 };
 
 /// The termination of one pod.
+#[derive(Clone)]
 pub struct Termination {
+    /// Clients and journal.
+    pub context: Arc<Context>,
     /// Its grace period.
     pub period: Arc<Period>,
     /// Its trace.
     pub recorder: Arc<TraceRecorder>,
-    /// The eviction that a user requested, in this run or an earlier one.
-    pub eviction: Option<Eviction>,
+    /// Updates of the pod for its worker.
+    pub updates: watch::Sender<PodUpdate>,
 }
 
 // === impl Termination ===
@@ -32,14 +43,8 @@ pub struct Termination {
 impl Termination {
     /// Begins the termination in the journal, or resumes it from there. `grace` is in seconds, and only shortens the period in
     /// force.
-    pub fn begin(
-        context: &Context,
-        view: &PodView,
-        cause: Cause,
-        grace: Option<i64>,
-        eviction: Option<Eviction>,
-    ) -> Self {
-        let pod = &view.pod;
+    pub fn begin(context: Arc<Context>, mut update: PodUpdate, cause: Cause, grace: Option<i64>) -> Self {
+        let (view, pod) = (&update.view, &update.view.pod);
         let now = context.node.clock.now();
         let entry = context.journal.pod(&pod.uid);
         let in_force = entry.as_ref().map(|entry| entry.grace);
@@ -52,10 +57,10 @@ impl Termination {
         let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
         let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
         let reached = entry.as_ref().map(|entry| entry.stage);
-        let eviction = eviction.or_else(|| entry?.eviction);
+        let eviction = update.eviction.clone().or_else(|| entry?.eviction.map(Arc::new));
         context
             .journal
-            .record_termination(pod, now.clone(), grace, eviction.as_ref());
+            .record_termination(pod, now.clone(), grace, eviction.as_deref());
         // Only the journal has the reason of such a termination.
         if matches!(cause, Cause::Requested | Cause::Begun) {
             context.journal.record_request(&pod.uid);
@@ -80,21 +85,47 @@ impl Termination {
             Some(begun) => recorder.resumed(begun, &now),
             None => recorder,
         };
+        update.eviction = eviction;
         Self {
+            context,
             period: Arc::new(period),
             recorder: Arc::new(recorder),
-            eviction,
+            updates: watch::Sender::new(update),
         }
     }
-}
 
-/// Shortens the grace period. `false` if it was not longer, or the pod's containers are stopped.
-pub fn shorten(period: &Period, recorder: &TraceRecorder, grace: Duration) -> bool {
-    let shorter = recorder.stage() == Stage::Terminating && period.shorten(grace);
-    if shorter {
-        let pod = recorder.pod();
-        tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period shortened");
-        recorder.set_grace(grace, period.end());
+    /// Runs a worker for the pod. It ends when no sender of updates is left.
+    pub fn run(&self, priority_gate: PriorityGate) -> impl Future<Output = WorkerResult> + Send + use<> {
+        let worker = Worker {
+            context: Arc::clone(&self.context),
+            updates: self.updates.subscribe(),
+            period: Arc::clone(&self.period),
+            recorder: Arc::clone(&self.recorder),
+            priority_gate,
+            failed_reads: AtomicU32::new(0),
+            runtime_state: RuntimeState::default(),
+        };
+        let pod = self.recorder.pod();
+        let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
+        worker.run().instrument(span)
     }
-    shorter
+
+    /// Shortens the grace period. `false` if it was not longer, or the pod's containers are stopped.
+    pub fn shorten(&self, grace: Duration) -> bool {
+        let shorter = self.recorder.stage() == Stage::Terminating && self.period.shorten(grace);
+        if shorter {
+            let pod = self.recorder.pod();
+            tracing::info!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, grace_seconds = grace.as_secs(), "Grace period shortened");
+            self.recorder.set_grace(grace, self.period.end());
+        }
+        shorter
+    }
+
+    /// Shortens the grace period in the journal. A later start has the shorter one.
+    pub fn record_grace(&self, grace: Duration, eviction: Option<&Eviction>) {
+        let now = self.context.node.clock.now();
+        self.context
+            .journal
+            .record_termination(self.recorder.pod(), now, grace, eviction);
+    }
 }

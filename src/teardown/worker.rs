@@ -146,6 +146,16 @@ impl From<YieldReason> for AttemptError {
 // === impl PodUpdate ===
 
 impl PodUpdate {
+    /// The first update. `removed`: its object is proven to be deleted, or there is no API server.
+    pub fn new(view: Arc<PodView>, removed: bool, eviction: Option<Eviction>) -> Self {
+        Self {
+            view,
+            removed,
+            eviction: eviction.map(Arc::new),
+            approvals: 0,
+        }
+    }
+
     /// Whether the pod terminates without a request of a user of this node.
     pub fn terminates_by_api(&self) -> bool {
         termination::cause(&self.view, self.removed, false).is_some()

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, atomic::AtomicU32},
+    sync::Arc,
     time::Duration,
 };
 
@@ -11,7 +11,6 @@ use tokio::{
     task::{Id, JoinError, JoinSet},
     time::{Instant, sleep, timeout},
 };
-use tracing::Instrument as _;
 
 use super::{
     handle::{Request, RequestReceiver},
@@ -32,14 +31,13 @@ use crate::{
     node::checkpoint::{self, JOURNAL},
     otlp::{Outcome, TraceExporter},
     teardown::{
-        begin::{Termination, shorten},
+        begin::Termination,
         context::Context,
         exits::Exits,
         grace::{self, RequestedGrace},
         journal::{KnownProcess, PodJournalExt as _},
-        period::Period,
         priority_gate::PriorityGate,
-        worker::{PodUpdate, RuntimeState, Worker, WorkerResult},
+        worker::{PodUpdate, WorkerResult},
     },
     trace_context::{self, TraceContext},
     trace_recorder::TraceRecorder,
@@ -61,9 +59,7 @@ const AFTER_PANIC: Duration = Duration::from_secs(10);
 
 /// A terminating pod.
 struct PodSyncStatus {
-    update: watch::Sender<PodUpdate>,
-    period: Arc<Period>,
-    record: Arc<TraceRecorder>,
+    termination: Termination,
     state: WorkerState,
 }
 
@@ -189,7 +185,7 @@ impl PodWorkers {
             );
         }
         for status in self.pods.values().filter(|status| status.state == WorkerState::Working) {
-            self.export(&status.record, Outcome::Unfinished);
+            self.export(&status.termination.recorder, Outcome::Unfinished);
         }
     }
 
@@ -229,11 +225,8 @@ impl PodWorkers {
         let pod = view.pod.clone();
         self.active.remove(&pod.uid);
         let (grace, eviction) = stop.map(|stop| (stop.grace, stop.eviction)).unwrap_or_default();
-        let Termination {
-            period,
-            recorder: record,
-            eviction,
-        } = Termination::begin(&self.context, &view, cause, grace, eviction);
+        let update = PodUpdate::new(Arc::clone(&view), removed, eviction);
+        let termination = Termination::begin(Arc::clone(&self.context), update, cause, grace);
         if let Some((exits, processes)) = self.canceled.remove(&pod.uid) {
             self.context.journal.record_exits(&pod.uid, exits);
             self.context.journal.record_processes(&pod.uid, processes);
@@ -242,17 +235,9 @@ impl PodWorkers {
             self.journal.record_seen(&view, true);
         }
         self.counters.teardown_started();
-        record.set_terminal_state(&view);
-        let update = PodUpdate {
-            view,
-            removed,
-            eviction: eviction.map(Arc::new),
-            approvals: 0,
-        };
+        termination.recorder.set_terminal_state(&view);
         let status = PodSyncStatus {
-            update: watch::Sender::new(update),
-            record,
-            period,
+            termination,
             state: WorkerState::Working,
         };
         self.pods.insert(pod.uid.clone(), status);
@@ -263,7 +248,7 @@ impl PodWorkers {
     fn update(&mut self, uid: &PodUid, view: Arc<PodView>, removed: bool) {
         let Some(status) = self.pods.get_mut(uid) else { return };
         if removed {
-            status.record.set_finalizers(Vec::new());
+            status.termination.recorder.set_finalizers(Vec::new());
         }
         if removed && status.state == WorkerState::Finished {
             self.pods.remove(uid);
@@ -272,15 +257,15 @@ impl PodWorkers {
         }
         if removed || view.deletion.is_some() {
             let grace_override = removed.then(|| Cause::Removed.required_grace()).flatten();
-            status.shorten(&self.context, RequestedGrace::for_pod(&view, grace_override));
+            status.shorten(RequestedGrace::for_pod(&view, grace_override));
         }
-        status.record.set_terminal_state(&view);
-        let terminated_by_api = status.update.borrow().terminates_by_api();
-        status.update.send_modify(|update| {
+        status.termination.recorder.set_terminal_state(&view);
+        let terminated_by_api = status.termination.updates.borrow().terminates_by_api();
+        status.termination.updates.send_modify(|update| {
             update.view = view;
             update.removed |= removed;
         });
-        let terminates_by_api = status.update.borrow().terminates_by_api();
+        let terminates_by_api = status.termination.updates.borrow().terminates_by_api();
         if terminated_by_api && !terminates_by_api {
             // After a restore of etcd, the API may no longer show the reason for the termination.
             self.context.journal.record_request(uid);
@@ -302,23 +287,13 @@ impl PodWorkers {
 
     fn start(&mut self, uid: &PodUid, after: Duration) {
         let Some(status) = self.pods.get(uid) else { return };
-        let worker = Worker {
-            context: Arc::clone(&self.context),
-            updates: status.update.subscribe(),
-            period: Arc::clone(&status.period),
-            recorder: Arc::clone(&status.record),
-            priority_gate: self.priority_gate.clone(),
-            failed_reads: AtomicU32::new(0),
-            runtime_state: RuntimeState::default(),
-        };
-        let pod = status.record.pod();
-        let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
-        let context = self.exporter.as_ref().map(|_| TraceContext::for_pod(pod.uid.as_str()));
+        let worker = status.termination.run(self.priority_gate.clone());
+        let context = self.exporter.as_ref().map(|_| TraceContext::for_pod(uid.as_str()));
         let run = trace_context::scope(context, async move {
             sleep(after).await;
-            worker.run().await
+            worker.await
         });
-        let id = self.workers.spawn(run.instrument(span)).id();
+        let id = self.workers.spawn(run).id();
         self.tasks.insert(id, uid.clone());
     }
 
@@ -330,7 +305,7 @@ impl PodWorkers {
         self.finished_since += 1;
         let Some(uid) = self.tasks.remove(&id) else { return };
         let Some(status) = self.pods.get_mut(&uid) else { return };
-        let pod = status.record.pod().clone();
+        let pod = status.termination.recorder.pod().clone();
         if !matches!(outcome, Some(WorkerResult::Finished) | None) {
             self.idle_pods.remove_worker(&uid);
         }
@@ -338,9 +313,9 @@ impl PodWorkers {
             Some(WorkerResult::Stopping) => {}
             Some(WorkerResult::Kept) => {
                 status.state = WorkerState::Kept;
-                status.record.set_kept();
+                status.termination.recorder.set_kept();
                 // A deletion may have come during the worker's last steps.
-                let update = status.update.borrow().clone();
+                let update = status.termination.updates.borrow().clone();
                 let more = update.removed || update.view.deletion.is_some();
                 if more && !self.context.stopping.is_cancelled() {
                     status.state = WorkerState::Working;
@@ -353,10 +328,10 @@ impl PodWorkers {
                 // It is durable later. After a crash, the next start finds the pod finished.
                 checkpoint::after(JOURNAL, &"forget");
                 status.state = WorkerState::Finished;
-                self.counters.teardown_finished(&status.record);
-                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.record.elapsed()), "Teardown finished");
-                let removed = status.update.borrow().removed;
-                let record = Arc::clone(&status.record);
+                self.counters.teardown_finished(&status.termination.recorder);
+                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.termination.recorder.elapsed()), "Teardown finished");
+                let removed = status.termination.updates.borrow().removed;
+                let record = Arc::clone(&status.termination.recorder);
                 self.export(&record, Outcome::Finished);
                 self.keep_trace(record);
                 if removed {
@@ -369,14 +344,14 @@ impl PodWorkers {
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Kubelet has finished the pod");
                 self.context.journal.forget(&uid);
                 if let Some(status) = self.pods.remove(&uid) {
-                    self.export(&status.record, Outcome::Finished);
+                    self.export(&status.termination.recorder, Outcome::Finished);
                 }
                 self.finished.insert(uid, Instant::now());
             }
             Some(WorkerResult::Canceled) => {
-                let update = status.update.borrow().clone();
+                let update = status.termination.updates.borrow().clone();
                 let entry = self.context.journal.pod(&uid);
-                let why = canceled(&status.record, entry.as_ref().map(|entry| entry.stage));
+                let why = canceled(&status.termination.recorder, entry.as_ref().map(|entry| entry.stage));
                 tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Stop request is canceled");
                 self.counters.stop_request_canceled();
                 if !update.terminates_by_api() {
@@ -384,8 +359,8 @@ impl PodWorkers {
                         .events
                         .event(&update.view, None, Reason::StopRequestCanceled, &why);
                 }
-                status.record.set_canceled(why);
-                let record = Arc::clone(&status.record);
+                status.termination.recorder.set_canceled(why);
+                let record = Arc::clone(&status.termination.recorder);
                 self.export(&record, Outcome::Canceled);
                 self.keep_trace(record);
                 self.context.journal.forget(&uid);
@@ -433,13 +408,10 @@ impl PodWorkers {
 impl PodSyncStatus {
     /// Shortens the grace period at once. Ignores a longer one, and any after the containers stopped: this agent's final delete
     /// sets it to 0.
-    fn shorten(&mut self, context: &Context, asked: RequestedGrace) {
-        let grace = grace::effective(Some(self.period.grace()), asked);
-        if shorten(&self.period, &self.record, grace) {
-            let pod = self.record.pod();
-            context
-                .journal
-                .record_termination(pod, context.node.clock.now(), grace, None);
+    fn shorten(&self, asked: RequestedGrace) {
+        let grace = grace::effective(Some(self.termination.period.grace()), asked);
+        if self.termination.shorten(grace) {
+            self.termination.record_grace(grace, None);
         }
     }
 }

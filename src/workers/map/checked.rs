@@ -87,7 +87,7 @@ impl PodWorkers {
     fn free_workers(&self) -> usize {
         let is_busy = |uid: &&PodUid| {
             let status = self.pods.get(*uid);
-            status.is_some_and(|status| !status.record.is_blocked())
+            status.is_some_and(|status| !status.termination.recorder.is_blocked())
         };
         MAX_WORKERS.saturating_sub(self.idle_pods.with_worker.iter().filter(is_busy).count())
     }
@@ -98,9 +98,9 @@ impl PodWorkers {
             return;
         }
         if let Some(status) = self.pods.get(uid)
-            && !status.update.borrow().removed
+            && !status.termination.updates.borrow().removed
         {
-            let pod = status.record.pod().clone();
+            let pod = status.termination.recorder.pod().clone();
             self.pods.remove(uid);
             self.idle_pods.finalizing.insert(uid.clone(), pod);
         }

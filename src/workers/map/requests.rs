@@ -16,7 +16,6 @@ use crate::{
     },
     object_name::ObjectName,
     teardown::{
-        begin::shorten,
         grace::{self, RequestedGrace},
         journal::PodJournalExt as _,
     },
@@ -52,12 +51,15 @@ impl PodWorkers {
         let without_trace = |view: Arc<PodView>| KnownPod { view, trace: None };
         let mut active = self.active.values().chain(self.idle_pods.waiting());
         let active = active.find(|view| name.names(&view.pod)).cloned().map(without_trace);
-        let mut working = self.pods.values().filter(|status| !status.update.borrow().removed);
+        let mut working = self
+            .pods
+            .values()
+            .filter(|status| !status.termination.updates.borrow().removed);
         let working = || {
-            let status = working.find(|status| name.names(status.record.pod()))?;
+            let status = working.find(|status| name.names(status.termination.recorder.pod()))?;
             Some(KnownPod {
-                view: Arc::clone(&status.update.borrow().view),
-                trace: Some(Arc::clone(&status.record)),
+                view: Arc::clone(&status.termination.updates.borrow().view),
+                trace: Some(Arc::clone(&status.termination.recorder)),
             })
         };
         let idle = || {
@@ -76,7 +78,7 @@ impl PodWorkers {
         if let Some(why) = self.guard.why_no_new_work() {
             return Err(stop.rejected(why, self.guard.is_blocked_by_kubelet()));
         }
-        let terminating = self.pods.values().map(|status| status.update.borrow());
+        let terminating = self.pods.values().map(|status| status.termination.updates.borrow());
         let terminating = terminating
             .filter(|update| !update.removed)
             .map(|update| Arc::clone(&update.view));
@@ -92,7 +94,7 @@ impl PodWorkers {
             return Err(stop.rejected(why.to_owned(), false));
         }
         self.begin_waiting(&uid).map_err(|why| stop.rejected(why, false))?;
-        let is_stopped = |status: &PodSyncStatus| status.record.stage() != Stage::Terminating;
+        let is_stopped = |status: &PodSyncStatus| status.termination.recorder.stage() != Stage::Terminating;
         let already_terminated = self.idle_pods.is_finished(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
         if !already_terminated {
             if let Some(eviction) = &stop.eviction {
@@ -107,8 +109,11 @@ impl PodWorkers {
         }
         // The journal has the shorter period first.
         let entry = self.context.journal.pod(&uid).map(|entry| entry.grace);
-        let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.period.grace()));
-        let shown = self.pods.get(&uid).and_then(|status| status.record.terminal_state());
+        let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.termination.period.grace()));
+        let shown = self
+            .pods
+            .get(&uid)
+            .and_then(|status| status.termination.recorder.terminal_state());
         Ok(StopAccepted {
             namespace,
             name,
@@ -128,24 +133,18 @@ impl PodWorkers {
             grace_override: stop.grace,
             ..RequestedGrace::default()
         };
-        let grace = grace::effective(Some(status.period.grace()), asked);
-        let (now, eviction) = (self.context.node.clock.now(), stop.eviction);
-        self.context
-            .journal
-            .record_termination(status.record.pod(), now, grace, eviction.as_ref());
-        status.update.send_modify(|update| {
+        let grace = grace::effective(Some(status.termination.period.grace()), asked);
+        let eviction = stop.eviction;
+        status.termination.record_grace(grace, eviction.as_ref());
+        status.termination.updates.send_modify(|update| {
             update.eviction = eviction.map(Arc::new).or(update.eviction.take());
         });
         // Only the journal has this request, unlike a deletion. It must be durable before it shortens the grace period, which
         // never grows again.
-        let (journal, period, record) = (
-            Arc::clone(&self.context.journal),
-            Arc::clone(&status.period),
-            Arc::clone(&status.record),
-        );
+        let termination = status.termination.clone();
         self.shortening.spawn(async move {
-            journal.durable().await.ok();
-            shorten(&period, &record, grace);
+            termination.context.journal.durable().await.ok();
+            termination.shorten(grace);
         });
     }
 
@@ -156,10 +155,11 @@ impl PodWorkers {
 
     /// Pods with a worker and something on the node.
     fn terminating(&self) -> BTreeMap<PodUid, Arc<PodView>> {
-        let on_node =
-            |status: &PodSyncStatus| status.state == WorkerState::Working && status.record.stage() < Stage::Deleted;
+        let on_node = |status: &PodSyncStatus| {
+            status.state == WorkerState::Working && status.termination.recorder.stage() < Stage::Deleted
+        };
         let pods = self.pods.iter().filter(|(_, status)| on_node(status));
-        pods.map(|(uid, status)| (uid.clone(), Arc::clone(&status.update.borrow().view)))
+        pods.map(|(uid, status)| (uid.clone(), Arc::clone(&status.termination.updates.borrow().view)))
             .collect()
     }
 
@@ -170,12 +170,12 @@ impl PodWorkers {
         self.context
             .journal
             .record_approval(uid, MismatchApproval { mismatch, at });
-        status.update.send_modify(|update| update.approvals += 1);
+        status.termination.updates.send_modify(|update| update.approvals += 1);
         true
     }
 
     fn record(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
-        let current = self.pods.get(uid).map(|status| &status.record);
+        let current = self.pods.get(uid).map(|status| &status.termination.recorder);
         let finished = || self.traces.iter().rev().find(|record| record.pod().uid == *uid);
         current.or_else(finished).cloned()
     }
@@ -189,7 +189,7 @@ impl PodWorkers {
         };
         for status in self.pods.values() {
             match status.state {
-                WorkerState::Working => overview.terminating.push(status.record.trace()),
+                WorkerState::Working => overview.terminating.push(status.termination.recorder.trace()),
                 WorkerState::Kept => overview.awaiting_deletion += 1,
                 WorkerState::Finished => overview.awaiting_finalizers += 1,
             }
@@ -206,7 +206,7 @@ impl PodWorkers {
             .pods
             .values()
             .filter(|status| status.state != WorkerState::Finished)
-            .map(|status| &status.record);
+            .map(|status| &status.termination.recorder);
         let mut traces: Vec<_> = self
             .traces
             .iter()
