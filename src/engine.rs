@@ -38,7 +38,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     model::{
-        pod::{PodObject, PodRef, PodUid, PodView},
+        pod::{ApiObject, PodObject, PodRef, PodUid, PodView},
         problem::Problem,
         termination::Cause,
         trace::Trace,
@@ -142,8 +142,11 @@ impl Engine {
         }
         let context = &self.context;
         let grace = grace.map(|grace| grace.as_secs().try_into().unwrap_or(i64::MAX));
-        // Without a reporter no status is sent.
-        let update = PodUpdate::new(Arc::new(view), !self.has_reporter, None);
+        let object = match self.has_reporter {
+            true => view.object.clone(),
+            false => ApiObject::NoServer,
+        };
+        let update = PodUpdate::new(Arc::new(PodView { object, ..view }), None);
         let termination = Termination::begin(Arc::clone(context), update, Cause::Deleted, grace);
         if let Some(manifest) = manifest {
             context.journal.record_manifest(&uid, manifest);

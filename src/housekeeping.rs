@@ -16,7 +16,7 @@ use crate::{
     journal::Journal,
     model::pod::{PodRef, PodView},
     teardown::{context::Context, journal::PodJournalExt as _},
-    watch::{PodChange, SnapshotHandle},
+    watch::SnapshotHandle,
     words::some_of,
     workers::{WorkersHandle, artifacts},
 };
@@ -44,7 +44,7 @@ pub struct Housekeeping {
     snapshots: SnapshotHandle,
     workers: WorkersHandle,
     /// Weak: the workers stop with the watch.
-    changes: mpsc::WeakSender<PodChange>,
+    changes: mpsc::WeakSender<Arc<PodView>>,
     report: watch::Sender<LeftoverReport>,
     observations: Observations,
     unused: UnusedVolumes,
@@ -65,7 +65,7 @@ impl Housekeeping {
         guard: Guard,
         snapshots: SnapshotHandle,
         workers: WorkersHandle,
-        changes: mpsc::WeakSender<PodChange>,
+        changes: mpsc::WeakSender<Arc<PodView>>,
         report: watch::Sender<LeftoverReport>,
     ) -> Self {
         let storage = Arc::clone(&context.node.storage);
@@ -190,8 +190,8 @@ impl Housekeeping {
             self.counters.leftover_found();
             tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, artifacts, "Deleted pod has leftovers; they are removed");
             let changes = self.changes.upgrade().ok_or(Stopping)?;
-            let change = PodChange::removed(Arc::new(PodView::identity_only(pod)));
-            changes.send(change).await.map_err(|_closed| Stopping)?;
+            let change = PodView::identity_only(pod).gone();
+            changes.send(Arc::new(change)).await.map_err(|_closed| Stopping)?;
         }
         Ok(())
     }

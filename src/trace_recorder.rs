@@ -245,7 +245,7 @@ impl TraceRecorder {
 
     /// Records the terminal phase of the pod in the API, if it has one.
     pub fn set_terminal_state(&self, view: &PodView) {
-        let status = view.object.as_ref().and_then(|object| object.pod.status.as_ref());
+        let status = view.object.status();
         let Some(status) = status.filter(|_| view.terminal_phase) else {
             return;
         };

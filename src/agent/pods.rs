@@ -43,10 +43,11 @@ use crate::{
     workers::{PodWorkers, RequestReceiver, WorkersHandle},
 };
 
+mod local_runtime;
 mod parts;
 mod running;
 
-use parts::LocalRuntime;
+use local_runtime::LocalRuntime;
 use running::Tasks;
 
 /// Maximum number of pod changes that wait for the workers.

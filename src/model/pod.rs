@@ -81,10 +81,24 @@ pub struct PodView {
     pub host_paths: Vec<Box<str>>,
     /// All containers of the spec, in its order: init, regular, ephemeral.
     pub containers: Vec<ContainerView>,
-    /// Size in KiB of a large object, of which no containers, claims, addresses and paths are kept; else 0.
-    pub abridged: u32,
-    /// The fields of the API object that the status depends on; kept only while the pod terminates.
-    pub object: Option<Arc<PodObject>>,
+    /// What the API server has of it.
+    pub object: ApiObject,
+}
+
+/// What the API server has of a pod.
+#[derive(Debug, Clone)]
+pub enum ApiObject {
+    /// The fields of its object that the status depends on.
+    Present(Arc<PodObject>),
+    /// An object that is not kept, because it is large or the pod does not terminate by it. The view has all fields.
+    NotKept,
+    /// An object of which the view is only an outline: a large one, or one of thousands of terminal pods. It is read before the first
+    /// step.
+    Unread,
+    /// Nothing: the object is proven to be deleted. With its last state, if an event showed it.
+    Gone(Option<Arc<PodObject>>),
+    /// There is no API server.
+    NoServer,
 }
 
 /// `metadata.deletionTimestamp` and `deletionGracePeriodSeconds`.
@@ -155,6 +169,28 @@ impl fmt::Display for PodRef {
     }
 }
 
+// === impl ApiObject ===
+
+impl ApiObject {
+    /// The object, or its last state.
+    pub fn last_known(&self) -> Option<&Arc<PodObject>> {
+        match self {
+            Self::Present(object) | Self::Gone(Some(object)) => Some(object),
+            Self::NotKept | Self::Unread | Self::Gone(None) | Self::NoServer => None,
+        }
+    }
+
+    /// Its status, or the last one.
+    pub fn status(&self) -> Option<&PodStatus> {
+        self.last_known()?.pod.status.as_ref()
+    }
+
+    /// Whether no API server has it.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Gone(_) | Self::NoServer)
+    }
+}
+
 // === impl PodView ===
 
 impl PodView {
@@ -170,7 +206,7 @@ impl PodView {
             claims: Vec::new(),
             host_paths: Vec::new(),
             containers: Vec::new(),
-            abridged: kib(weight),
+            object: ApiObject::Unread,
             ..Self::from_object(&object)
         }
     }
@@ -186,8 +222,7 @@ impl PodView {
         let existing = view.containers.into_iter().filter(|container| exist(&container.name));
         Self {
             containers: existing.map(ContainerView::without_large_hook).collect(),
-            abridged: kib(weight),
-            object: None,
+            object: ApiObject::NotKept,
             ..view
         }
     }
@@ -197,7 +232,7 @@ impl PodView {
         let mut view = Self::from_object(&object);
         if decided || view.must_terminate() {
             drop_fields_without_effect_on_status(&mut object);
-            view.object = Some(Arc::new(object));
+            view.object = ApiObject::Present(Arc::new(object));
         }
         view
     }
@@ -205,8 +240,19 @@ impl PodView {
     /// A copy without the object, which is large.
     #[must_use]
     pub fn without_object(&self) -> Self {
+        let object = match &self.object {
+            ApiObject::Present(_) => ApiObject::NotKept,
+            ApiObject::Gone(_) => ApiObject::Gone(None),
+            other => other.clone(),
+        };
+        Self { object, ..self.clone() }
+    }
+
+    /// The pod after its object was deleted.
+    #[must_use]
+    pub fn gone(&self) -> Self {
         Self {
-            object: None,
+            object: ApiObject::Gone(self.object.last_known().cloned()),
             ..self.clone()
         }
     }
@@ -230,8 +276,7 @@ impl PodView {
             user_namespace: false,
             host_paths: Vec::new(),
             containers: Vec::new(),
-            abridged: 0,
-            object: None,
+            object: ApiObject::NotKept,
         }
     }
 
@@ -241,7 +286,7 @@ impl PodView {
         Self {
             terminal_phase: true,
             spec_grace,
-            abridged: kib(LARGE),
+            object: ApiObject::Unread,
             ..Self::identity_only(pod)
         }
     }
@@ -288,8 +333,7 @@ impl PodView {
             user_namespace: spec.is_some_and(|spec| spec.host_users == Some(false)),
             host_paths: volumes.host_paths.iter().cloned().collect(),
             containers: spec.map(containers).unwrap_or_default(),
-            abridged: 0,
-            object: None,
+            object: ApiObject::NotKept,
         }
     }
 
@@ -329,47 +373,10 @@ impl PodView {
         self.deletion.is_some() || self.terminal_phase
     }
 
-    /// Whether all fields are the same that decide how and when the pod terminates.
-    pub fn terminates_like(&self, other: &Self) -> bool {
-        let Self {
-            pod,
-            deletion,
-            terminal_phase: _,
-            shows_running: _,
-            mirror,
-            spec_grace,
-            host_network,
-            node_critical: _,
-            ips: _,
-            host_ip: _,
-            attachable_volumes,
-            dynamic_resources,
-            claims,
-            user_namespace: _,
-            host_paths: _,
-            containers,
-            abridged: _,
-            object: _,
-        } = self;
-        *pod == other.pod
-            && *deletion == other.deletion
-            && *mirror == other.mirror
-            && *spec_grace == other.spec_grace
-            && *host_network == other.host_network
-            && *attachable_volumes == other.attachable_volumes
-            && *dynamic_resources == other.dynamic_resources
-            && *claims == other.claims
-            && *containers == other.containers
-    }
-
     /// The container of this name.
     pub fn container(&self, name: &str) -> Option<&ContainerView> {
         self.containers.iter().find(|container| &*container.name == name)
     }
-}
-
-fn kib(weight: usize) -> u32 {
-    u32::try_from(weight >> 10).unwrap_or(u32::MAX)
 }
 
 /// ResourceClaims: named in the spec, generated from a template, and the one for extended resources.

@@ -59,14 +59,18 @@ pub struct Eviction {
     pub disruption: Option<String>,
 }
 
-/// Why this pod must terminate; `None` if it must not, as for a mirror pod. `removed`: its object is proven to be deleted;
-/// `begun`: an earlier run of this agent has begun.
-pub fn cause(view: &PodView, removed: bool, begun: bool) -> Option<Cause> {
+/// Why this pod must terminate; `None` if it must not, as for a mirror pod. `begun`: an earlier run of this agent has begun.
+pub fn cause(view: &PodView, begun: bool) -> Option<Cause> {
     if view.mirror {
         // The deletion of a mirror pod does not terminate its static pod.
         return None;
     }
-    match (view.deletion.is_some(), removed, view.terminal_phase, begun) {
+    match (
+        view.deletion.is_some(),
+        view.object.is_absent(),
+        view.terminal_phase,
+        begun,
+    ) {
         (true, ..) => Some(Cause::Deleted),
         (false, true, ..) => Some(Cause::Removed),
         (false, false, true, _) => Some(Cause::PhaseTerminal),

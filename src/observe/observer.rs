@@ -39,7 +39,6 @@ use crate::{
     object_name::ObjectName,
     teardown::{context::Context, plan::Plan, status::Messages},
     trace_recorder::TraceRecorder,
-    watch::{PodChange, PodOperation},
     workers::{KnownPod, Overview, Request, RequestReceiver, TraceFilter, stop::StopRejected},
 };
 
@@ -61,7 +60,7 @@ pub struct Observer {
     reader: PodReader,
     journal: Journal,
     counters: Arc<Counters>,
-    changes: mpsc::Receiver<PodChange>,
+    changes: mpsc::Receiver<Arc<PodView>>,
     requests: mpsc::Receiver<Request>,
     /// Pods in the API.
     known: HashMap<PodUid, Arc<PodView>>,
@@ -93,7 +92,7 @@ impl Observer {
     pub fn new(
         context: Arc<Context>,
         (journal, counters): (Journal, Arc<Counters>),
-        changes: mpsc::Receiver<PodChange>,
+        changes: mpsc::Receiver<Arc<PodView>>,
         requests: RequestReceiver,
     ) -> Self {
         let reader = PodReader::new(context);
@@ -142,9 +141,9 @@ impl Observer {
         }
     }
 
-    fn change(&mut self, PodChange { kind, view }: PodChange) {
+    fn change(&mut self, view: Arc<PodView>) {
         let uid = view.pod.uid.clone();
-        let is_removed = kind == PodOperation::Remove;
+        let is_removed = view.object.is_absent();
         let known = if is_removed {
             self.next_list = Instant::now();
             self.known.remove(&uid)
@@ -157,7 +156,7 @@ impl Observer {
         }
         let now = self.now();
         if let Some(pod) = self.observed.get_mut(&uid) {
-            let is_seen = view.object.is_some() || view.abridged > 0;
+            let is_seen = view.object.last_known().is_some();
             if is_seen || !is_removed {
                 pod.update(view, now);
             }
@@ -181,7 +180,7 @@ impl Observer {
         }
         let cause = match is_removed {
             true => Some(Cause::Removed),
-            false => termination::cause(&view, false, false),
+            false => termination::cause(&view, false),
         };
         let is_new = known.is_none();
         // Terminal pods of an earlier run, or pods that were deleted before anything of them was seen.
@@ -195,7 +194,7 @@ impl Observer {
 
     /// The view to keep of a pod that runs: with its object, unless there are too many.
     fn kept(&self, view: &Arc<PodView>) -> Arc<PodView> {
-        if view.object.is_none() || self.known.len() < MAX_OBJECTS {
+        if view.object.last_known().is_none() || self.known.len() < MAX_OBJECTS {
             Arc::clone(view)
         } else {
             Arc::new(view.without_object())

@@ -35,7 +35,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a termination is not compared.
 pub(super) const BEGAN_BEFORE: &str = "the termination had begun before the agent saw it";
-pub(super) const LAST_UNSEEN: &str = "the watch was down when the object was deleted: its last status was not seen";
+pub(super) const LAST_UNSEEN: &str = "the last status was not seen: the watch was down when the object was deleted, or the object is too large to be kept";
 const TOO_LARGE: &str = "the object is too large to be kept";
 
 /// A pod whose termination is observed.
@@ -82,15 +82,15 @@ impl ObservedPod {
         let why = "the agent only observes how the kubelet terminates it";
         recorder.set_blocked(vec![Blocked::pod(BlockedReason::Guard, why)]);
         let was_removed = cause == Cause::Removed;
-        let earlier = || known.and_then(|known| known.object.clone());
+        let earlier = || known.and_then(|known| known.object.last_known().cloned());
         // A status that is already terminal is the kubelet's last one.
         let before = if view.terminal_phase {
             earlier()
         } else {
-            view.object.clone()
+            view.object.last_known().cloned()
         };
         let unseen = match (&before, known) {
-            _ if was_removed => (view.object.is_none() && view.abridged == 0).then_some(LAST_UNSEEN),
+            _ if was_removed => view.object.last_known().is_none().then_some(LAST_UNSEEN),
             (_, None) => Some(BEGAN_BEFORE),
             (None, Some(_)) => Some(TOO_LARGE),
             (Some(_), Some(_)) => None,
@@ -101,7 +101,7 @@ impl ObservedPod {
             holds: Vec::new(),
             staged: Vec::new(),
             before,
-            last: view.object.clone(),
+            last: view.object.last_known().cloned(),
             unseen: unseen.map(str::to_owned),
             was_removed,
             deleted_at: (cause != Cause::PhaseTerminal).then_some(now),
@@ -130,7 +130,7 @@ impl ObservedPod {
         if view.deletion.is_some() && self.end.is_none() {
             self.deleted_at.get_or_insert(now);
         }
-        self.last = view.object.clone();
+        self.last = view.object.last_known().cloned();
         self.recorder.set_terminal_state(&view);
         self.view = view;
     }

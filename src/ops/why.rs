@@ -72,7 +72,7 @@ pub fn explain_by_causes(read: &Facts, trace: Option<&Trace>, causes: Vec<Cause>
             at(deletion.timestamp)
         ));
     }
-    let status = view.object.as_ref().and_then(|object| object.pod.status.as_ref());
+    let status = view.object.status();
     if let Some(phase) = status.and_then(|status| status.phase.as_deref()) {
         facts.push(format!("phase {phase}"));
     }

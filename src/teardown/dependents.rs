@@ -55,7 +55,7 @@ pub(super) async fn dependents(
     }
     // A pod with a terminal phase and without a worker counts only by what is on the node.
     let needs = |other: &PodView| uses(other) || !other.terminal_phase && needs(other);
-    let is_waited_for = |other: &PodView| termination::cause(other, false, false).is_some() && needs(other);
+    let is_waited_for = |other: &PodView| termination::cause(other, false).is_some() && needs(other);
     let mut waited_for = Vec::new();
     let mut each = |other: PodView| waited_for.extend(is_waited_for(&other).then_some(other.pod));
     let listed = context.api.each_pod(&mut each).await;

@@ -35,11 +35,10 @@ use crate::{
 pub fn check_agreement(
     context: &Context,
     view: &PodView,
-    removed: bool,
     step: Step,
     runtime_pod: &RuntimePod,
 ) -> Result<(), Vec<Failure>> {
-    check_evidence(context, view, removed, runtime_pod).map_err(|failures| {
+    check_evidence(context, view, runtime_pod).map_err(|failures| {
         let is_failed_read = |failure: &Failure| failure.mismatch.is_none() && failure.reason != STATIC_POD;
         let of_step = |failure: Failure| match is_failed_read(&failure) {
             true => Failure { step, ..failure },
@@ -49,12 +48,7 @@ pub fn check_agreement(
     })
 }
 
-fn check_evidence(
-    context: &Context,
-    view: &PodView,
-    removed: bool,
-    runtime_pod: &RuntimePod,
-) -> Result<(), Vec<Failure>> {
+fn check_evidence(context: &Context, view: &PodView, runtime_pod: &RuntimePod) -> Result<(), Vec<Failure>> {
     if let Some(sandbox) = runtime_pod.sandboxes.iter().find(|sandbox| sandbox.is_from_elsewhere()) {
         let why = format!(
             "blocked: the sandbox is of a static pod (config source {:?}) and has the UID of {}; the agent never stops a \
@@ -81,7 +75,7 @@ fn check_evidence(
         check_approved(context, view, mismatch, Failure::new(Step::Cgroup, "", why))?;
     }
     // A running container has a directory, even if the object is deleted.
-    if runs || (!removed && (!cgroups.is_empty() || !runtime_pod.is_empty())) {
+    if runs || (!view.object.is_absent() && (!cgroups.is_empty() || !runtime_pod.is_empty())) {
         let dir = locate::pod_dir(context, view)?;
         let there = dir
             .open()

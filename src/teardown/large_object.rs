@@ -1,4 +1,4 @@
-//! Reads objects that are too large to keep. All those that are in memory share a limit.
+//! Reads objects that are not kept. Only a few are in memory at a time: one may have 1.5 MB.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::model::{
     trace::Step,
 };
 
-/// KiB of large objects in memory.
-pub const MAX_LARGE_KIB: u32 = 32 << 10;
+/// Objects in memory at a time.
+const MAX_OBJECTS: usize = 16;
 
-/// Permits for large objects: one for each KiB.
+/// A permit for each.
 pub fn permits() -> Arc<Semaphore> {
-    Arc::new(Semaphore::new(MAX_LARGE_KIB as usize))
+    Arc::new(Semaphore::new(MAX_OBJECTS))
 }
 
-/// The pod as the API server has it now, after `project`. A large object waits for others: drop the permit with the object, and hold
-/// none while you wait for another one.
+/// The pod as the API server has it now, after `project`. It may wait for others: drop the permit with the object, and hold none while
+/// you wait for another one.
 ///
 /// # Errors
 /// When it cannot be read. This does not show that it is deleted: the watch does.
@@ -29,11 +29,8 @@ pub(super) async fn read<T>(
     view: &PodView,
     project: impl FnOnce(PodObject) -> T,
 ) -> Result<(T, Option<OwnedSemaphorePermit>), Failure> {
-    let permit = match view.abridged.min(MAX_LARGE_KIB) {
-        0 => None,
-        // It is never closed.
-        kib => Arc::clone(&context.large_objects).acquire_many_owned(kib).await.ok(),
-    };
+    // It is never closed.
+    let permit = Arc::clone(&context.large_objects).acquire_owned().await.ok();
     let object = context.api.pod(&view.pod).await;
     let object = object.map_err(|error| error.failure(Step::Status))?;
     let object = object.ok_or_else(|| Failure::new(Step::Status, "", "a list by the pod's name does not show it"))?;

@@ -47,7 +47,9 @@ pub struct StatusUpdate<'a> {
 /// Sends the pre-stop status. If it is delayed, it must not replace a later status.
 pub async fn send_prestop(context: &Context, update: StatusUpdate<'_>) -> Result<(), Failure> {
     let view = update.view;
-    let Some(object) = &view.object else { return Ok(()) };
+    let Some(object) = view.object.last_known() else {
+        return Ok(());
+    };
     let exits = context.journal.exits(&view.pod.uid);
     let observed = &recorded_exits::with_exits(update.observed, &exits);
     let wanted = wanted(
@@ -82,7 +84,7 @@ pub async fn send(
             "the object has not been seen since its termination began",
         )
     };
-    let object = view.object.as_ref().ok_or_else(unknown)?;
+    let object = view.object.last_known().ok_or_else(unknown)?;
     let exits = context.journal.exits(&view.pod.uid);
     let observed = &recorded_exits::with_exits(update.observed, &exits);
     let mut messages = recorded_exits::messages(&exits);

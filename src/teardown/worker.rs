@@ -52,8 +52,6 @@ const AFTER_STOP: Duration = Duration::from_secs(30);
 pub struct PodUpdate {
     /// The pod as it was last seen.
     pub view: Arc<PodView>,
-    /// The API object is proven to be deleted.
-    pub removed: bool,
     /// The eviction that a user requested.
     pub eviction: Option<Arc<Eviction>>,
     /// Number of mismatches of this pod that a user has approved.
@@ -146,11 +144,10 @@ impl From<YieldReason> for AttemptError {
 // === impl PodUpdate ===
 
 impl PodUpdate {
-    /// The first update. `removed`: its object is proven to be deleted, or there is no API server.
-    pub fn new(view: Arc<PodView>, removed: bool, eviction: Option<Eviction>) -> Self {
+    /// The first update.
+    pub fn new(view: Arc<PodView>, eviction: Option<Eviction>) -> Self {
         Self {
             view,
-            removed,
             eviction: eviction.map(Arc::new),
             approvals: 0,
         }
@@ -158,7 +155,7 @@ impl PodUpdate {
 
     /// Whether the pod terminates without a request of a user of this node.
     pub fn terminates_by_api(&self) -> bool {
-        termination::cause(&self.view, self.removed, false).is_some()
+        termination::cause(&self.view, false).is_some()
     }
 }
 

@@ -5,7 +5,6 @@ use std::{
     sync::Arc,
 };
 
-use super::{PodChange, PodOperation};
 use crate::{
     handover::guard::ListComparison,
     model::pod::{PodRef, PodUid, PodView},
@@ -63,7 +62,7 @@ impl StoredPod {
     fn of(view: &Arc<PodView>) -> Self {
         if let Some(terminal) = TerminalPod::of(view) {
             Self::TerminalPod(terminal)
-        } else if view.object.is_some() {
+        } else if view.object.last_known().is_some() {
             Self::View(Arc::new(view.without_object()))
         } else {
             Self::View(Arc::clone(view))
@@ -170,34 +169,31 @@ impl KnownPods {
         }
     }
 
-    /// Applies a complete list. Returns the changes in the kubelet's order, and the suspects: known pods that it lacks. Suspects stay
-    /// known until [`Self::remove`].
-    pub fn apply_list(&mut self, pods: Vec<ListedPod>) -> (impl Iterator<Item = PodChange> + use<>, Vec<Arc<PodView>>) {
+    /// Applies a complete list. Returns its pods that have changed, and the suspects: known pods that it lacks. Suspects stay known
+    /// until [`Self::remove`].
+    pub fn apply_list(
+        &mut self,
+        pods: Vec<ListedPod>,
+    ) -> (impl Iterator<Item = Arc<PodView>> + use<>, Vec<Arc<PodView>>) {
         let shown: HashSet<PodUid> = pods.iter().map(|listed| listed.uid().clone()).collect();
-        let mut changes: Vec<(PodOperation, StoredPod)> = pods
+        let changed: Vec<StoredPod> = pods
             .into_iter()
             .filter_map(|listed| match listed {
                 ListedPod::Unchanged(_) => None,
                 ListedPod::TerminalPod(terminal, version) => {
                     let now = StoredPod::TerminalPod(terminal);
-                    let before = self.replace(now.clone(), version);
-                    Some((kind(before.as_ref(), &now.view()), now))
+                    self.replace(now.clone(), version);
+                    Some(now)
                 }
-                ListedPod::New(view, version) => {
-                    let PodChange { kind, view } = self.apply_object(*view, version);
-                    Some((kind, StoredPod::View(view)))
-                }
+                ListedPod::New(view, version) => Some(StoredPod::View(self.apply_object(*view, version))),
             })
             .collect();
-        changes.sort_by_key(|(kind, _)| *kind);
-        let changes = changes
-            .into_iter()
-            .map(|(kind, pod)| PodChange { kind, view: pod.view() });
+        let changed = changed.into_iter().map(|pod| pod.view());
         let known = self.pods.iter().filter(|(uid, _)| !shown.contains(*uid));
         let known = known.map(|(_, known)| known.pod.view());
         let remembered = self.remembered.iter().filter(|(uid, _)| !shown.contains(*uid));
         let suspects = known.chain(remembered.map(|(_, view)| Arc::clone(view)));
-        (changes, suspects.collect())
+        (changed, suspects.collect())
     }
 
     /// Accepts the last list. Returns the pods of an earlier run that it lacks; they are no longer expected.
@@ -206,74 +202,54 @@ impl KnownPods {
     }
 
     /// Applies an object of a list, or of an ADDED or MODIFIED event.
-    pub fn apply_object(&mut self, view: PodView, version: Box<str>) -> PodChange {
+    pub fn apply_object(&mut self, view: PodView, version: Box<str>) -> Arc<PodView> {
         let view = Arc::new(view);
-        let before = self.replace(StoredPod::of(&view), version);
-        PodChange {
-            kind: kind(before.as_ref(), &view),
-            view,
-        }
+        self.replace(StoredPod::of(&view), version);
+        view
     }
 
-    fn replace(&mut self, pod: StoredPod, version: Box<str>) -> Option<StoredPod> {
+    fn replace(&mut self, pod: StoredPod, version: Box<str>) {
         let uid = pod.uid().clone();
         self.remembered.remove(&uid);
         self.expected.remove(&uid);
-        let before = self.pods.insert(uid, KnownPod { pod, version });
-        before.map(|known| known.pod)
+        self.pods.insert(uid, KnownPod { pod, version });
     }
 
     /// Applies a DELETED event with the last state of the object.
-    pub fn apply_deletion(&mut self, view: PodView) -> PodChange {
+    pub fn apply_deletion(&mut self, view: &PodView) -> Arc<PodView> {
         self.remove(&view.pod.uid);
-        PodChange::removed(Arc::new(view))
+        Arc::new(view.gone())
     }
 
-    /// Removes a pod whose object is proven to be deleted.
-    pub fn remove(&mut self, uid: &PodUid) -> Option<PodChange> {
+    /// Removes a pod whose object is proven to be deleted, and returns it as gone.
+    pub fn remove(&mut self, uid: &PodUid) -> Option<Arc<PodView>> {
         self.expected.remove(uid);
         let remembered = self.remembered.remove(uid);
         let known = self.pods.remove(uid).map(|known| known.pod.view());
-        known.or(remembered).map(PodChange::removed)
-    }
-}
-
-fn kind(before: Option<&StoredPod>, now: &PodView) -> PodOperation {
-    let is_alike = |before: &StoredPod| match before {
-        StoredPod::View(before) => before.terminates_like(now),
-        StoredPod::TerminalPod(_) => now.is_terminal_and_not_deleted(),
-    };
-    match before {
-        None => PodOperation::Add,
-        Some(before) if is_alike(before) => PodOperation::Reconcile,
-        Some(_) if now.deletion.is_some() => PodOperation::Delete,
-        Some(_) => PodOperation::Update,
+        known.or(remembered).map(|view| Arc::new(view.gone()))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::model::pod::PodObject;
 
     fn view(name: &str, uid: &str) -> PodView {
-        view_of(&json!({
+        let pod = json!({
             "metadata": { "name": name, "namespace": "ns", "uid": uid },
             "spec": { "containers": [{ "name": "main" }] },
-        }))
-    }
-
-    fn view_of(pod: &Value) -> PodView {
-        PodView::project(PodObject::from_value(pod).unwrap(), false)
+        });
+        PodView::project(PodObject::from_value(&pod).unwrap(), false)
     }
 
     fn new(name: &str, uid: &str) -> ListedPod {
         ListedPod::New(Box::new(view(name, uid)), "1".into())
     }
 
-    fn listed(known: &mut KnownPods, pods: Vec<ListedPod>) -> (Vec<PodChange>, Vec<Arc<PodView>>) {
+    fn listed(known: &mut KnownPods, pods: Vec<ListedPod>) -> (Vec<Arc<PodView>>, Vec<Arc<PodView>>) {
         let (changes, suspects) = known.apply_list(pods);
         (changes.collect(), suspects)
     }
@@ -292,13 +268,7 @@ mod tests {
         assert_eq!((changes.len(), uids(&suspects)), (1, vec!["1"]));
         let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert_eq!(uids(&suspects), ["1"], "an unresolved suspect is returned again");
-        assert!(matches!(
-            known.remove(&"1".into()),
-            Some(PodChange {
-                kind: PodOperation::Remove,
-                ..
-            })
-        ));
+        assert!(known.remove(&"1".into()).unwrap().object.is_absent());
         assert!(known.remove(&"1".into()).is_none());
     }
 
@@ -307,7 +277,7 @@ mod tests {
         let mut known = KnownPods::default();
         listed(&mut known, vec![new("a", "1")]);
         let (changes, suspects) = listed(&mut known, vec![new("a", "2")]);
-        assert!(matches!(&changes[..], [change] if change.view.pod.uid.as_str() == "2"));
+        assert!(matches!(&changes[..], [view] if view.pod.uid.as_str() == "2"));
         assert_eq!(uids(&suspects), ["1"]);
     }
 
@@ -318,13 +288,7 @@ mod tests {
         assert_eq!(known.len(), 0);
         let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert_eq!((known.len(), uids(&suspects)), (1, vec!["1"]));
-        assert!(matches!(
-            known.remove(&"1".into()),
-            Some(PodChange {
-                kind: PodOperation::Remove,
-                ..
-            })
-        ));
+        assert!(known.remove(&"1".into()).unwrap().object.is_absent());
         let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
         assert!(suspects.is_empty());
     }
@@ -380,7 +344,7 @@ mod tests {
         }
         known.add_expected(["2", "3", "4"].map(PodUid::from));
         known.apply_object(view("b", "2"), "1".into());
-        known.apply_deletion(view("b", "2"));
+        known.apply_deletion(&view("b", "2"));
         known.remove(&"3".into());
         assert_eq!(missed(&known), 1);
     }
@@ -389,46 +353,8 @@ mod tests {
     fn deleted_event_removes_only_its_uid() {
         let mut known = KnownPods::default();
         listed(&mut known, vec![new("a", "1"), new("a", "2")]);
-        assert!(matches!(
-            known.apply_deletion(view("a", "1")),
-            PodChange {
-                kind: PodOperation::Remove,
-                ..
-            }
-        ));
+        assert!(known.apply_deletion(&view("a", "1")).object.is_absent());
         assert_eq!(known.len(), 1);
-    }
-
-    #[test]
-    fn kind_of_a_change_follows_the_kubelet() {
-        let pod = |changed: &dyn Fn(&mut Value)| {
-            let mut pod = json!({
-                "metadata": { "name": "a", "namespace": "ns", "uid": "1" },
-                "spec": { "containers": [{ "name": "main" }], "terminationGracePeriodSeconds": 30 },
-            });
-            changed(&mut pod);
-            view_of(&pod)
-        };
-        let deleted = |grace: i64| {
-            pod(&|pod| {
-                pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
-                pod["metadata"]["deletionGracePeriodSeconds"] = grace.into();
-            })
-        };
-        let mut known = KnownPods::default();
-        let mut kind = |view| known.apply_object(view, "1".into()).kind;
-        assert_eq!(kind(pod(&|_| ())), PodOperation::Add);
-        assert_eq!(
-            kind(pod(&|pod| pod["status"]["podIP"] = "10.0.0.1".into())),
-            PodOperation::Reconcile
-        );
-        assert_eq!(
-            kind(pod(&|pod| pod["spec"]["terminationGracePeriodSeconds"] = 5.into())),
-            PodOperation::Update
-        );
-        assert_eq!(kind(deleted(30)), PodOperation::Delete);
-        assert_eq!(kind(deleted(30)), PodOperation::Reconcile);
-        assert_eq!(kind(deleted(1)), PodOperation::Delete);
     }
 
     #[test]

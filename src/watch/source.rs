@@ -12,7 +12,7 @@ use tokio::{
 };
 
 use super::{
-    PodChange, PodOperation, PodSnapshot, RuntimePods,
+    PodSnapshot, RuntimePods,
     known::{KnownPods, ListedPod, TerminalPod},
     snapshot::{SnapshotHandle, SnapshotRequests},
 };
@@ -86,7 +86,7 @@ pub struct PodSource {
     unreadable: HashSet<String>,
     /// Pods whose unreadable fields were reported.
     reported: HashSet<PodUid>,
-    changes: mpsc::Sender<PodChange>,
+    changes: mpsc::Sender<Arc<PodView>>,
     report: watch::Sender<WatchReport>,
     snapshots: SnapshotRequests,
 }
@@ -112,7 +112,7 @@ impl PodSource {
         journal: Journal,
         counters: Arc<Counters>,
         runtime: watch::Receiver<Arc<RuntimePods>>,
-        changes: mpsc::Sender<PodChange>,
+        changes: mpsc::Sender<Arc<PodView>>,
         report: watch::Sender<WatchReport>,
     ) -> (Self, SnapshotHandle) {
         let (call, snapshots) = SnapshotHandle::new();
@@ -215,7 +215,7 @@ impl PodSource {
         let (changes, suspects) = self.known.apply_list(pods);
         self.reported.retain(|uid| self.known.contains(uid));
         for change in changes {
-            self.record(&change.view, change.view.must_terminate());
+            self.record(&change, change.must_terminate());
             if self.changes.send(change).await.is_err() {
                 return Ok(Err(Closed));
             }
@@ -257,7 +257,7 @@ impl PodSource {
         }
         let removed = self.known.remove(&suspect.pod.uid);
         if let Some(removed) = &removed {
-            self.record(&removed.view, true);
+            self.record(removed, true);
         }
         self.send(removed).await
     }
@@ -352,7 +352,7 @@ impl PodSource {
                 self.unreadable.remove(&uid);
                 self.reported.remove(&PodUid::from(&*uid));
                 match view {
-                    Some(view) => Some(self.known.apply_deletion(view)),
+                    Some(view) => Some(self.known.apply_deletion(&view)),
                     // It may have been readable before.
                     None => self.known.remove(&PodUid::from(&*uid)),
                 }
@@ -361,10 +361,7 @@ impl PodSource {
             _ => None,
         };
         if let Some(change) = &change {
-            self.record(
-                &change.view,
-                change.kind == PodOperation::Remove || change.view.must_terminate(),
-            );
+            self.record(change, change.object.is_absent() || change.must_terminate());
         }
         let pods = self.known.len();
         self.report
@@ -388,7 +385,7 @@ impl PodSource {
         }
     }
 
-    async fn send(&self, change: Option<PodChange>) -> Result<Result<(), Closed>, ApiError> {
+    async fn send(&self, change: Option<Arc<PodView>>) -> Result<Result<(), Closed>, ApiError> {
         match change {
             Some(change) => Ok(self.changes.send(change).await.map_err(|_| Closed)),
             None => Ok(Ok(())),

@@ -41,7 +41,7 @@ use crate::{
     },
     trace_context::{self, TraceContext},
     trace_recorder::TraceRecorder,
-    watch::{PodChange, PodOperation, RuntimePods},
+    watch::RuntimePods,
 };
 
 mod checked;
@@ -97,7 +97,7 @@ pub struct PodWorkers {
     finished_since: usize,
     traces: VecDeque<Arc<TraceRecorder>>,
     exporter: Option<TraceExporter>,
-    changes: mpsc::Receiver<PodChange>,
+    changes: mpsc::Receiver<Arc<PodView>>,
     runtime: watch::Receiver<Arc<RuntimePods>>,
     requests: mpsc::Receiver<Request>,
 }
@@ -110,7 +110,7 @@ impl PodWorkers {
         context: Arc<Context>,
         guard: Guard,
         (journal, counters): (Journal, Arc<Counters>),
-        changes: mpsc::Receiver<PodChange>,
+        changes: mpsc::Receiver<Arc<PodView>>,
         runtime: watch::Receiver<Arc<RuntimePods>>,
         requests: RequestReceiver,
     ) -> Self {
@@ -189,43 +189,43 @@ impl PodWorkers {
         }
     }
 
-    fn change(&mut self, PodChange { kind, view }: PodChange) {
+    fn change(&mut self, view: Arc<PodView>) {
         let uid = view.pod.uid.clone();
-        let removed = kind == PodOperation::Remove;
+        let is_gone = view.object.is_absent();
         if self.finished.contains_key(&uid) {
-            tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, ?kind, "Update of a finished pod ignored");
+            tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, is_gone, "Update of a finished pod ignored");
         } else if self.pods.contains_key(&uid) {
-            self.update(&uid, view, removed);
+            self.update(&uid, &view);
         } else if self.idle_pods.is_finalizing(&uid) {
             // Its final delete was accepted: only the deletion of its object is a change.
-            if removed {
+            if is_gone {
                 self.record_idle_pod_deleted(uid);
             }
         } else {
             let was_idle = self.idle_pods.take(&uid);
             let begun = self.context.journal.knows(&uid);
-            match (termination::cause(&view, removed, begun), was_idle) {
-                (_, true) if removed => self.record_idle_pod_deleted(uid),
+            match (termination::cause(&view, begun), was_idle) {
+                (_, true) if is_gone => self.record_idle_pod_deleted(uid),
                 // Nothing of it is on the node, and its containers never start again.
                 (Some(Cause::PhaseTerminal), true) => self.idle_pods.keep_idle(view.pod.clone()),
-                (Some(Cause::PhaseTerminal | Cause::Deleted), _) if !removed && !begun && view.may_be_absent() => {
+                (Some(Cause::PhaseTerminal | Cause::Deleted), _) if !is_gone && !begun && view.may_be_absent() => {
                     self.active.remove(&uid);
                     self.idle_pods.check_later(view);
                     self.idle_pods.check_node(&self.context, &self.journal);
                 }
-                (Some(cause), _) => self.begin(view, removed, cause, None),
-                (None, _) if removed => drop(self.active.remove(&uid)),
+                (Some(cause), _) => self.begin(view, cause, None),
+                (None, _) if is_gone => drop(self.active.remove(&uid)),
                 (None, _) => drop(self.active.insert(uid, view)),
             }
         }
     }
 
     /// Begins a termination, or resumes that of an earlier run of the agent.
-    fn begin(&mut self, view: Arc<PodView>, removed: bool, cause: Cause, stop: Option<PodStop>) {
+    fn begin(&mut self, view: Arc<PodView>, cause: Cause, stop: Option<PodStop>) {
         let pod = view.pod.clone();
         self.active.remove(&pod.uid);
         let (grace, eviction) = stop.map(|stop| (stop.grace, stop.eviction)).unwrap_or_default();
-        let update = PodUpdate::new(Arc::clone(&view), removed, eviction);
+        let update = PodUpdate::new(Arc::clone(&view), eviction);
         let termination = Termination::begin(Arc::clone(&self.context), update, cause, grace);
         if let Some((exits, processes)) = self.canceled.remove(&pod.uid) {
             self.context.journal.record_exits(&pod.uid, exits);
@@ -245,25 +245,28 @@ impl PodWorkers {
     }
 
     /// Passes an update of a terminating pod to its worker. It never reverts the deletion.
-    fn update(&mut self, uid: &PodUid, view: Arc<PodView>, removed: bool) {
+    fn update(&mut self, uid: &PodUid, view: &Arc<PodView>) {
         let Some(status) = self.pods.get_mut(uid) else { return };
-        if removed {
+        let is_gone = view.object.is_absent();
+        if is_gone {
             status.termination.recorder.set_finalizers(Vec::new());
         }
-        if removed && status.state == WorkerState::Finished {
+        if is_gone && status.state == WorkerState::Finished {
             self.pods.remove(uid);
             self.finished.insert(uid.clone(), Instant::now());
             return;
         }
-        if removed || view.deletion.is_some() {
-            let grace_override = removed.then(|| Cause::Removed.required_grace()).flatten();
-            status.shorten(RequestedGrace::for_pod(&view, grace_override));
+        if is_gone || view.deletion.is_some() {
+            let grace_override = is_gone.then(|| Cause::Removed.required_grace()).flatten();
+            status.shorten(RequestedGrace::for_pod(view, grace_override));
         }
-        status.termination.recorder.set_terminal_state(&view);
+        status.termination.recorder.set_terminal_state(view);
         let terminated_by_api = status.termination.updates.borrow().terminates_by_api();
         status.termination.updates.send_modify(|update| {
-            update.view = view;
-            update.removed |= removed;
+            update.view = match update.view.object.is_absent() && !is_gone {
+                true => Arc::new(view.gone()),
+                false => Arc::clone(view),
+            };
         });
         let terminates_by_api = status.termination.updates.borrow().terminates_by_api();
         if terminated_by_api && !terminates_by_api {
@@ -316,7 +319,7 @@ impl PodWorkers {
                 status.termination.recorder.set_kept();
                 // A deletion may have come during the worker's last steps.
                 let update = status.termination.updates.borrow().clone();
-                let more = update.removed || update.view.deletion.is_some();
+                let more = update.view.object.is_absent() || update.view.deletion.is_some();
                 if more && !self.context.stopping.is_cancelled() {
                     status.state = WorkerState::Working;
                     self.start(&uid, Duration::ZERO);
@@ -330,11 +333,11 @@ impl PodWorkers {
                 status.state = WorkerState::Finished;
                 self.counters.teardown_finished(&status.termination.recorder);
                 tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.termination.recorder.elapsed()), "Teardown finished");
-                let removed = status.termination.updates.borrow().removed;
+                let is_gone = status.termination.updates.borrow().view.object.is_absent();
                 let record = Arc::clone(&status.termination.recorder);
                 self.export(&record, Outcome::Finished);
                 self.keep_trace(record);
-                if removed {
+                if is_gone {
                     self.pods.remove(&uid);
                     self.finished.insert(uid.clone(), Instant::now());
                 }
@@ -369,16 +372,11 @@ impl PodWorkers {
                     self.canceled.insert(uid, (entry.exits, entry.processes));
                 }
                 // If the API shows that it terminates, that is a new termination with its whole grace period.
-                let kind = if update.removed {
-                    PodOperation::Remove
-                } else {
-                    PodOperation::Add
-                };
                 let view = match update.terminates_by_api() {
                     true => update.view,
                     false => Arc::new(update.view.without_object()),
                 };
-                self.change(PodChange { kind, view });
+                self.change(view);
             }
             None => {
                 self.counters.worker_panicked();

@@ -6,7 +6,7 @@ use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{PodAgent, send_events};
+use super::{PodAgent, local_runtime::LocalRuntime, send_events};
 use crate::{
     agent::{
         node_condition::{NodeConditionReporter, RunningReporter},
@@ -21,10 +21,7 @@ use crate::{
     model::{problem::Problem, problems},
     node::{
         cgroups::Cgroups,
-        cri::{
-            Cri, PodUids,
-            types::{CgroupDriver, RuntimeVersion},
-        },
+        cri::{Cri, PodUids},
         host::{PROC, detect_cgroup_driver, same_mount_namespace},
         kubelet_unit::on_this_node,
         runtime,
@@ -45,15 +42,6 @@ use crate::{
 
 /// Concurrent reads of the node for all workers.
 const READS: usize = 8;
-
-/// The container runtime of this node, and its cgroups.
-pub(super) struct LocalRuntime {
-    pub cri: Cri,
-    pub version: RuntimeVersion,
-    pub cgroups: Cgroups,
-    /// Only for the log: existing cgroups are found under the names of both drivers.
-    pub driver: CgroupDriver,
-}
 
 impl PodAgent {
     /// Waits until the runtime answers, and finds the cgroups.

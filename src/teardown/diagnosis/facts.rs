@@ -174,12 +174,12 @@ impl TerminatedBy {
 impl Facts {
     /// The phase in the API.
     pub fn phase(&self) -> Option<String> {
-        self.view.object.as_ref()?.pod.status.as_ref()?.phase.clone()
+        self.view.object.status()?.phase.clone()
     }
 
     /// The pod-level reason in the API.
     pub fn reason(&self) -> Option<String> {
-        self.view.object.as_ref()?.pod.status.as_ref()?.reason.clone()
+        self.view.object.status()?.reason.clone()
     }
 
     /// Whether only a driver that is missing unmounts this.
@@ -192,7 +192,7 @@ impl Facts {
 
     /// Finalizers of the object.
     pub fn finalizers(&self) -> &[String] {
-        let object = self.view.object.as_ref();
+        let object = self.view.object.last_known();
         let finalizers = object.and_then(|object| object.pod.metadata.finalizers.as_deref());
         finalizers.unwrap_or_default()
     }

@@ -162,7 +162,7 @@ async fn plan_until(
 /// Why runtime, cgroups and directories do not agree; empty if they do.
 async fn disagreement(context: &Arc<Context>, view: &Arc<PodView>, pod: RuntimePod) -> Fact<Vec<String>> {
     let evidence = blocking_in(READ_LIMIT, context, view, move |context, view| {
-        Ok(evidence::check_agreement(context, view, false, Step::Term, &pod))
+        Ok(evidence::check_agreement(context, view, Step::Term, &pod))
     });
     Ok(match evidence.await? {
         Ok(()) => Vec::new(),

@@ -44,7 +44,7 @@ pub struct PlannedCondition {
 /// The statuses after the teardown: if all running containers exit with 0, and otherwise. One if these are the same; none without
 /// the object.
 pub(super) fn planned_statuses(facts: &PlanFacts, runtime: &RuntimePod, now: Timestamp) -> Vec<PlannedStatus> {
-    let Some(object) = &facts.view.object else {
+    let Some(object) = facts.view.object.last_known() else {
         return Vec::new();
     };
     let runs = runtime.possibly_running().next().is_some();

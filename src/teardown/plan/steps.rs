@@ -71,7 +71,7 @@ pub fn plan(facts: &PlanFacts, now: Timestamp) -> Plan {
     };
     let finalizers = view
         .object
-        .as_ref()
+        .last_known()
         .and_then(|object| object.pod.metadata.finalizers.clone());
     let remove_cgroup = |CgroupFacts { cgroup, path }: &CgroupFacts| PlannedAction::RemoveCgroup {
         cgroup: cgroup.clone(),

@@ -8,7 +8,7 @@ use super::{AttemptError, PodUpdate, Worker, WorkerResult, YieldReason, observe:
 use crate::{
     model::{
         failure::{Failure, ok_if_empty},
-        pod::PodView,
+        pod::{ApiObject, PodView},
         trace::{Stage, Step},
     },
     node::cri::types::RuntimePod,
@@ -36,7 +36,7 @@ impl Worker {
         let stopping_pod = self.context.cleanup_throttle.stopping_pod();
         let observed = self.observe(update).await?;
         let update = &self.for_stop(update, &observed.pod).await?;
-        let (view, removed) = (&update.view, update.removed);
+        let view = &update.view;
         let stopped = self.stop_unless_exited(update, &observed).await?;
         drop(priority);
         self.check_not_canceled()?;
@@ -47,18 +47,18 @@ impl Worker {
         self.context.cleanup_throttle.progressed();
         self.check_nothing_runs(view, &stopped.pod).await?;
         self.unprepare_devices(view, &observed.pod).await?;
-        if !removed {
+        if !view.object.is_absent() {
             self.check_exits_are_read(view, &stopped.pod).await?;
             self.record_exits(view, &observed.pod, &stopped.pod).await;
         }
-        let reported = self.send_stopped_status(view, removed, &stopped.pod).await?;
+        let reported = self.send_stopped_status(view, &stopped.pod).await?;
         let StatusResult {
-            is_deleted,
+            is_gone,
             api_status,
             mut failures,
         } = reported;
         let is_terminal =
-            self.terminates_by_api() || is_deleted || api_status.as_deref().is_some_and(Phase::is_terminal_in);
+            self.terminates_by_api() || is_gone || api_status.as_deref().is_some_and(Phase::is_terminal_in);
         self.record_safe_point(is_terminal)?;
         self.make_stop_durable(view, &observed, &stopped, &failures).await?;
 
@@ -68,10 +68,10 @@ impl Worker {
         self.check_not_canceled()?;
         self.yield_if_kubelet_starts(is_terminal)?;
         let api_status = api_status.as_deref();
-        let terminated = self.send_status(view, is_deleted, &stopped.pod, StatusStage::Terminated, api_status);
+        let terminated = self.send_status(view, is_gone, &stopped.pod, StatusStage::Terminated, api_status);
         match terminated.await? {
             None => {}
-            Some(_) if view.deletion.is_none() || !self.is_deleted() => return Ok(self.retain_pod(is_terminal)),
+            Some(_) if view.deletion.is_none() || !self.is_deletion_shown() => return Ok(self.retain_pod(is_terminal)),
             Some(api_status) => self.final_delete(view, &api_status).await?,
         }
         self.enter_stage(view, Stage::Deleted);
@@ -80,11 +80,10 @@ impl Worker {
         Ok(WorkerResult::Finished)
     }
 
-    /// The update with what the stop needs of an object that was too large to keep. The object itself is not kept: the grace period may
-    /// be long.
+    /// The update with what the stop needs of an unread object. A large one is not kept: the grace period may be long.
     async fn for_stop(&self, update: &PodUpdate, observed: &RuntimePod) -> Result<PodUpdate, Vec<Failure>> {
         let mut update = update.clone();
-        if update.view.abridged > 0 && !update.removed {
+        if matches!(update.view.object, ApiObject::Unread) {
             let names: HashSet<&str> = observed.containers.iter().map(|it| &*it.name).collect();
             let project = |object| PodView::for_stop(object, |name| names.contains(name));
             let read = Box::pin(large_object::read(&self.context, &update.view, project)).await;
@@ -127,9 +126,9 @@ impl Worker {
     }
 
     /// Whether the API shows the deletion.
-    fn is_deleted(&self) -> bool {
+    fn is_deletion_shown(&self) -> bool {
         let update = self.updates.borrow();
-        update.removed || update.view.deletion.is_some()
+        update.view.object.is_absent() || update.view.deletion.is_some()
     }
 
     fn retain_pod(&self, is_terminal: bool) -> WorkerResult {

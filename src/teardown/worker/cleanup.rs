@@ -121,7 +121,7 @@ impl Worker {
 
     async fn unmount_if_no_process_is_left(
         &self,
-        PodUpdate { view, removed, .. }: &PodUpdate,
+        PodUpdate { view, .. }: &PodUpdate,
         runtime_pod: &RuntimePod,
     ) -> Result<Option<Arc<RuntimePod>>, AttemptError> {
         let stopped = Arc::new(self.query(view, Step::Volumes, AFTER_STOP).await?);
@@ -132,7 +132,7 @@ impl Worker {
         }
         self.check_nothing_runs(view, &stopped).await?;
         self.record_safe_point(true)?;
-        if !removed {
+        if !view.object.is_absent() {
             self.record_exits(view, runtime_pod, &stopped).await;
             let durable = self.sync_exits(view, runtime_pod, &stopped).await;
             durable.map_err(|failure| vec![failure])?;

@@ -32,9 +32,7 @@ impl Worker {
         }
         // The API may have an exit that the runtime does not.
         let latest = self.latest(view).await.ok();
-        let status = latest
-            .as_ref()
-            .and_then(|(latest, _)| latest.object.as_ref()?.pod.status.as_ref());
+        let status = latest.as_ref().and_then(|(latest, _)| latest.object.status());
         let Some(name) = recorded_exits::unread(stopped, &exits, status) else {
             return Ok(());
         };

@@ -31,12 +31,12 @@ impl Worker {
             self.pause_runtime_state();
             let update = updates.borrow_and_update().clone();
             // A handover must still report a pod whose stop is in progress, unless the API shows that the pod does not terminate.
-            let is_alive = update.view.object.is_some() && !update.terminates_by_api();
+            let is_alive = update.view.object.last_known().is_some() && !update.terminates_by_api();
             if self.is_canceled() && (is_alive || !self.context.journal.is_in_progress(&update.view.pod.uid)) {
                 return Some(WorkerResult::Canceled);
             }
             // Once: a kubelet that starts again and again would restart the wait of all other pods.
-            if update.removed && !self.period.has_begun() {
+            if update.view.object.is_absent() && !self.period.has_begun() {
                 priority.get_or_insert_with(|| self.priority_gate.enter());
             }
             self.recorder.set_blocked(vec![Blocked::pod(reason, why)]);
@@ -84,7 +84,7 @@ impl Worker {
 
     /// Whether a kubelet runs and the pod's object is deleted.
     fn belongs_to_kubelet(&self, update: &PodUpdate) -> bool {
-        update.removed && self.context.gate.has_kubelet()
+        update.view.object.is_absent() && self.context.gate.has_kubelet()
     }
 
     /// Whether cgroups, mount table and the kubelet's directory show nothing of the pod. The runtime does not show all leftovers.

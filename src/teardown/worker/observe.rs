@@ -44,7 +44,7 @@ impl Worker {
     /// # Errors
     /// If the runtime does not answer, or runtime, cgroups and directories do not agree.
     pub(super) async fn observe(&self, update: &PodUpdate) -> Result<Observed, Vec<Failure>> {
-        let (view, removed) = (&update.view, update.removed);
+        let view = &update.view;
         // Durable together with the beginning of the grace period, and so before anything is stopped.
         self.context
             .journal
@@ -60,7 +60,7 @@ impl Worker {
         let pod = Arc::new(observed);
         let runtime_pod = Arc::clone(&pod);
         self.on_node(view, step, move |context, view| {
-            evidence::check_agreement(context, view, removed, step, &runtime_pod)
+            evidence::check_agreement(context, view, step, &runtime_pod)
         })
         .await?;
         Ok(Observed { pod, is_overruled })

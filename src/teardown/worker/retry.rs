@@ -59,7 +59,7 @@ impl Worker {
     /// worker has written.
     async fn wait_for_important_change(&mut self, update: &PodUpdate) {
         let is_important = |newer: &PodUpdate| {
-            newer.removed != update.removed
+            newer.view.object.is_absent() != update.view.object.is_absent()
                 || newer.view.deletion != update.view.deletion
                 || newer.eviction != update.eviction
                 || newer.approvals != update.approvals

@@ -24,8 +24,8 @@ type ReadPod = (Arc<PodView>, Option<OwnedSemaphorePermit>);
 
 /// Result of sending the status after the stop.
 pub(super) struct StatusResult {
-    /// The object is deleted.
-    pub is_deleted: bool,
+    /// The object is gone, or there is no API server.
+    pub is_gone: bool,
     /// The status that the API shows; `None` if it was not sent.
     pub api_status: Option<Box<PodStatus>>,
     pub failures: Vec<Failure>,
@@ -58,36 +58,35 @@ impl Worker {
     pub(super) async fn send_stopped_status(
         &self,
         view: &Arc<PodView>,
-        removed: bool,
         stopped: &RuntimePod,
     ) -> Result<StatusResult, Vec<Failure>> {
         let mut reported = StatusResult {
-            is_deleted: removed,
+            is_gone: view.object.is_absent(),
             api_status: None,
             failures: Vec::new(),
         };
         if !self.may_hold_attached(view).await? {
             match self
-                .send_status(view, removed, stopped, StatusStage::Stopped, None)
+                .send_status(view, reported.is_gone, stopped, StatusStage::Stopped, None)
                 .await
             {
-                Ok(status) => (reported.is_deleted, reported.api_status) = (status.is_none(), status),
+                Ok(status) => (reported.is_gone, reported.api_status) = (status.is_none(), status),
                 Err(failures) => reported.failures = failures,
             }
         }
         Ok(reported)
     }
 
-    /// Sends the status. Returns what the API shows now; `None` if the object is deleted.
+    /// Sends the status. Returns what the API shows now; `None` if the object is gone.
     pub(super) async fn send_status(
         &self,
         view: &Arc<PodView>,
-        removed: bool,
+        is_gone: bool,
         runtime_pod: &RuntimePod,
         stage: StatusStage,
         before: Option<&PodStatus>,
     ) -> Result<Option<Box<PodStatus>>, Vec<Failure>> {
-        if removed {
+        if is_gone {
             return Ok(None);
         }
         let (mut view, mut permit) = self.latest(view).await?;
@@ -129,10 +128,10 @@ impl Worker {
     /// The pod as it was last seen, with its object. It is read from the API if neither has one, such as after a stop request.
     pub(super) async fn latest(&self, view: &Arc<PodView>) -> Result<ReadPod, Vec<Failure>> {
         let latest = Arc::clone(&self.updates.borrow().view);
-        if latest.object.is_some() {
+        if latest.object.last_known().is_some() {
             return Ok((latest, None));
         }
-        if view.object.is_some() {
+        if view.object.last_known().is_some() {
             return Ok((Arc::clone(view), None));
         }
         self.read_pod(view).await
@@ -148,10 +147,7 @@ impl Worker {
 
 /// The message of a status with reason `DeadlineExceeded`, if the API did not have that reason before.
 fn new_deadline_exceeded<'a>(view: &PodView, status: &'a PodStatus) -> Option<&'a str> {
-    let before = view
-        .object
-        .as_ref()
-        .and_then(|object| object.pod.status.as_ref()?.reason.as_deref());
+    let before = view.object.status().and_then(|status| status.reason.as_deref());
     let passed = status.reason.as_deref() == Some(DEADLINE_EXCEEDED) && before != Some(DEADLINE_EXCEEDED);
     passed.then(|| status.message.as_deref().unwrap_or(DEADLINE_EXCEEDED))
 }

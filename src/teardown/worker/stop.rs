@@ -82,7 +82,10 @@ impl Worker {
         };
         // With attached volumes the API keeps the last running container statuses, also in later attempts.
         let has_exited = runtime_pod.possibly_running().next().is_none();
-        if update.removed || runtime_pod.is_empty() || has_exited && self.may_hold_attached(&update.view).await? {
+        if update.view.object.is_absent()
+            || runtime_pod.is_empty()
+            || has_exited && self.may_hold_attached(&update.view).await?
+        {
             return ok_if_empty(stop.stop_all().await);
         }
         // The stop does not wait for it. The API server rejects it once it has a newer status.
@@ -139,5 +142,5 @@ impl Worker {
 
 /// Whether the pod has a terminal phase and nothing of it runs, and so is not stopped.
 fn has_exited_by_itself(update: &PodUpdate, runtime_pod: &RuntimePod) -> bool {
-    update.view.terminal_phase && update.view.deletion.is_none() && !update.removed && !runtime_pod.may_run()
+    update.view.is_terminal_and_not_deleted() && !update.view.object.is_absent() && !runtime_pod.may_run()
 }

@@ -8,7 +8,7 @@ use crate::{
     handover::guard::UnlistedPods,
     model::pod::{PodRef, PodView},
     teardown::journal::PodJournalExt as _,
-    watch::{PodChange, RuntimePodSummary},
+    watch::RuntimePodSummary,
     words::some_of,
 };
 
@@ -46,7 +46,7 @@ impl PodSource {
                 continue;
             }
             tracing::warn!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Pod in the runtime has no object any more; it terminates");
-            let change = PodChange::removed(Arc::new(PodView::identity_only(pod.clone())));
+            let change = Arc::new(PodView::identity_only(pod.clone()).gone());
             if let Err(Closed) = self.send(Some(change)).await? {
                 return Ok(Err(Closed));
             }

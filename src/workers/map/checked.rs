@@ -47,8 +47,8 @@ impl PodWorkers {
 
     /// Begins the termination of a pod by its object.
     pub(super) fn begin_checked(&mut self, view: Arc<PodView>) {
-        let cause = termination::cause(&view, false, false).unwrap_or(Cause::PhaseTerminal);
-        self.begin(view, false, cause, None);
+        let cause = termination::cause(&view, false).unwrap_or(Cause::PhaseTerminal);
+        self.begin(view, cause, None);
     }
 
     /// Starts workers for queued pods.
@@ -98,7 +98,7 @@ impl PodWorkers {
             return;
         }
         if let Some(status) = self.pods.get(uid)
-            && !status.termination.updates.borrow().removed
+            && !status.termination.updates.borrow().view.object.is_absent()
         {
             let pod = status.termination.recorder.pod().clone();
             self.pods.remove(uid);

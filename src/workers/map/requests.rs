@@ -54,7 +54,7 @@ impl PodWorkers {
         let mut working = self
             .pods
             .values()
-            .filter(|status| !status.termination.updates.borrow().removed);
+            .filter(|status| !status.termination.updates.borrow().view.object.is_absent());
         let working = || {
             let status = working.find(|status| name.names(status.termination.recorder.pod()))?;
             Some(KnownPod {
@@ -80,7 +80,7 @@ impl PodWorkers {
         }
         let terminating = self.pods.values().map(|status| status.termination.updates.borrow());
         let terminating = terminating
-            .filter(|update| !update.removed)
+            .filter(|update| !update.view.object.is_absent())
             .map(|update| Arc::clone(&update.view));
         let idle = self.idle_pods.finished_pods().filter(|pod| *pod.name == *stop.name);
         let idle = idle.map(|pod| Arc::new(PodView::identity_only(pod.clone())));
@@ -103,7 +103,7 @@ impl PodWorkers {
                     .event(meant, None, Reason::Evicted, &eviction.message);
             }
             match self.active.remove(&uid) {
-                Some(view) => self.begin(view, false, Cause::Requested, Some(stop)),
+                Some(view) => self.begin(view, Cause::Requested, Some(stop)),
                 None => self.change_termination(&uid, stop),
             }
         }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::model::pod::{Hook, PodView};
+use crate::model::pod::{ApiObject, Hook, PodView};
 
 fn pod() -> Value {
     json!({
@@ -95,7 +95,10 @@ fn unreadable_field_is_unknown_and_the_other_fields_stay_valid() {
         let expected: Vec<_> = [reported].into_iter().filter(|path| !path.is_empty()).collect();
         assert_eq!(object.unreadable, expected, "{place} {value}");
         let view = PodView::project(object, false);
-        assert!(view.deletion.is_some() && view.object.is_some(), "{place} {value}");
+        assert!(
+            view.deletion.is_some() && view.object.last_known().is_some(),
+            "{place} {value}"
+        );
     }
 }
 
@@ -156,7 +159,7 @@ fn host_paths_are_kept_up_to_a_number_of_bytes() {
 }
 
 #[test]
-fn large_object_is_abridged_until_its_worker_reads_it() {
+fn large_object_is_unread_until_its_worker_reads_it() {
     let elements = |count: usize, element: &dyn Fn(usize) -> Value| (0..count).map(element).collect::<Value>();
     for (place, value) in [
         (
@@ -194,25 +197,25 @@ fn large_object_is_abridged_until_its_worker_reads_it() {
         pod.pointer_mut(parent).unwrap()[field] = value;
         let view = PodView::project(read(&pod), false);
         assert!(
-            view.abridged >= 128 && view.containers.is_empty() && view.object.is_none(),
+            matches!(view.object, ApiObject::Unread) && view.containers.is_empty(),
             "{place}"
         );
         assert!(view.deletion.is_some(), "{place}");
         let whole = PodView::whole(read(&pod), false);
         assert!(
-            whole.abridged == 0 && !whole.containers.is_empty() && whole.object.is_some(),
+            matches!(whole.object, ApiObject::Present(_)) && !whole.containers.is_empty(),
             "{place}"
         );
         let for_stop = PodView::for_stop(read(&pod), |_| false);
         assert!(
-            for_stop.abridged >= 128 && for_stop.containers.is_empty() && for_stop.object.is_none(),
+            matches!(for_stop.object, ApiObject::NotKept) && for_stop.containers.is_empty(),
             "{place}"
         );
     }
     let mut pod = pod();
     pod["spec"]["containers"][0]["env"] = elements(1_000, &|_| json!({ "name": "V", "value": "x".repeat(1_000) }));
     assert!(
-        PodView::project(read(&pod), false).abridged == 0,
+        !matches!(PodView::project(read(&pod), false).object, ApiObject::Unread),
         "unused fields have no weight"
     );
 }
@@ -245,7 +248,7 @@ fn stop_of_a_large_object_keeps_existing_containers_and_small_hooks() {
     assert_eq!(kept, expected);
     pod["spec"]["containers"] = json!([{ "name": "small", "lifecycle": exec(10) }]);
     let small = PodView::for_stop(read(&pod), |_| false);
-    assert!(small.abridged == 0 && small.containers.len() == 1 && small.object.is_some());
+    assert!(small.containers.len() == 1 && matches!(small.object, ApiObject::Present(_)));
 }
 
 fn any_value() -> impl Strategy<Value = Value> {
