@@ -46,10 +46,10 @@ pod-teardown)
         "$native" completion "$shell" >"$root/$share/$file"
     done
     put 644 "$share/pod-teardown" systemd/pod-teardown.default
+    put 644 "$share/pod-teardown/kubelet.service.d" systemd/kubelet.service.d/10-pod-teardown.conf
 
     doc=$share/doc/pod-teardown
     put 644 "$doc" README.md CHANGELOG.md SECURITY.md
-    put 644 "$doc/kubelet.service.d" systemd/kubelet.service.d/10-pod-teardown.conf
     put 644 "$doc/monitoring" monitoring/alerts.yaml monitoring/dashboard.json
     find docs -type d | while read -r directory; do
         find "$directory" -maxdepth 1 -type f | while read -r file; do put 644 "$doc/$directory" "$file"; done

@@ -190,12 +190,16 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     problems.ok_or_record(writable("--state-dir", &flags.state_dir));
     problems.ok_or_record(socket(&flags.socket.socket));
     let metrics = problems.ok_or_record(metrics_addr(flags.metrics_addr.as_deref()));
-    let otlp = problems.ok_or_record(otlp::collector(flags));
+    // The variables are standard: a value for other programs must not prevent the teardown of pods.
+    let otlp = otlp::collector(flags).unwrap_or_else(|Problem { what, remedy, .. }| {
+        tracing::warn!(what, remedy, "Traces are not exported");
+        None
+    });
     let shutdown_timeout = problems.ok_or_record(duration("--shutdown-timeout", &flags.shutdown_timeout));
     match (node_name, pods, gc, metrics, shutdown_timeout) {
         (Some(node_name), Some(pods), Some(gc), Some(metrics), Some(shutdown_timeout)) if problems.0.is_empty() => {
             Ok(Settings {
-                otlp: otlp.flatten(),
+                otlp,
                 node_name,
                 pods,
                 gc,

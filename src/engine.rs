@@ -158,9 +158,12 @@ impl Engine {
             outcome: outcome.subscribe(),
         };
         let (running_pods, context) = (Arc::clone(&self.running), Arc::clone(context));
+        let updates = teardown.termination.updates.clone();
         let key = uid.clone();
         let run = async move {
             let result = worker.await;
+            // The program may keep its handle, and the object is large.
+            updates.send_modify(|update| update.view = Arc::new(update.view.without_object()));
             if result == WorkerResult::Finished {
                 context.journal.forget(&uid);
             }

@@ -212,7 +212,7 @@ impl PodAgent {
             runtime = self.local_runtime() => runtime?,
         };
         let journal = self.journal.clone();
-        let (mut tasks, _lock) = self.start(runtime, shutdown_timeout, collector_of_traces)?;
+        let (_lock, mut tasks) = self.start(runtime, shutdown_timeout, collector_of_traces)?;
         let problem = tokio::select! {
             biased;
             () = stop.as_mut() => {
@@ -240,7 +240,7 @@ impl PodAgent {
         runtime: LocalRuntime,
         shutdown_timeout: Duration,
         collector_of_traces: Option<OtlpCollector>,
-    ) -> Result<(Tasks, DirLock), Problem> {
+    ) -> Result<(DirLock, Tasks), Problem> {
         let only_observes = self.settings.only_observes;
         let (version, driver) = (runtime.version.clone(), runtime.driver);
         let api = self.api_client()?;
@@ -323,7 +323,7 @@ impl PodAgent {
             reporter,
             trace_sender,
         };
-        Ok((tasks, self.lock))
+        Ok((self.lock, tasks))
     }
 }
 

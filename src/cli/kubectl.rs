@@ -4,7 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use super::{object::PodArg, output::OutputFormat};
+use super::{
+    object::{PodName, pod_name},
+    output::OutputFormat,
+};
 
 /// Name of the program as a plugin of kubectl.
 pub const PLUGIN: &str = "kubectl-teardown";
@@ -59,9 +62,12 @@ pub struct NodesArgs {
   kubectl teardown why -n shop db-0
   kubectl teardown why shop/db-0")]
 pub struct PodWhyArgs {
-    /// The pod.
-    #[command(flatten)]
-    pub pod: PodArg,
+    /// The pod: its name, or NAMESPACE/NAME.
+    #[arg(value_name = "POD")]
+    pub pod: String,
+    /// Namespace of the pod [default: that of the kubeconfig's context].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
     /// How to reach the cluster, and how to print.
     #[command(flatten)]
     pub cluster: ClusterFlags,
@@ -79,4 +85,16 @@ pub struct ClusterFlags {
     /// How to print.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,
+}
+
+// === impl PodWhyArgs ===
+
+impl PodWhyArgs {
+    /// The pod. `default`: namespace of a name without one.
+    ///
+    /// # Errors
+    /// When it has two namespaces, or is no legal name.
+    pub fn name(&self, default: &str) -> Result<PodName, String> {
+        pod_name(&self.pod, self.namespace.as_deref(), default)
+    }
 }

@@ -15,7 +15,7 @@ pub struct PodArg {
     /// The pod: its name, NAMESPACE/NAME, or its UID.
     #[arg(value_name = "POD")]
     pod: String,
-    /// Namespace of the pod [default: default; with kubectl, that of the context].
+    /// Namespace of the pod [default: default].
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
 }
@@ -87,17 +87,6 @@ impl PodArg {
     /// When it has two namespaces, or is no legal name.
     pub fn id(&self) -> Result<PodId, String> {
         parse_pod(&self.pod, self.namespace.as_deref(), DEFAULT_NAMESPACE)
-    }
-
-    /// The pod by its name; `default` is the namespace of a name without one.
-    ///
-    /// # Errors
-    /// As [`PodArg::id`], and for a UID.
-    pub fn name(&self, default: &str) -> Result<PodName, String> {
-        match parse_pod(&self.pod, self.namespace.as_deref(), default)? {
-            PodId::Name(name) => Ok(name),
-            PodId::Uid(uid) => Err(format!("{uid} is a UID: name the pod")),
-        }
     }
 }
 
@@ -174,6 +163,14 @@ impl ObjectArg {
     }
 }
 
+/// The pod by its name; `default` is the namespace of a name without one.
+pub(super) fn pod_name(text: &str, flag: Option<&str>, default: &str) -> Result<PodName, String> {
+    match parse_pod(text, flag, default)? {
+        PodId::Name(name) => Ok(name),
+        PodId::Uid(uid) => Err(format!("{uid} is a UID, which its node knows: name the pod")),
+    }
+}
+
 fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<PodId, String> {
     let (namespace, name) = match text.split_once('/') {
         Some((kind @ ("pod" | "pods" | "po"), name)) if flag != Some(kind) => {
@@ -208,7 +205,7 @@ fn one_namespace(named: Option<&str>, flag: Option<&str>) -> Result<Option<Strin
 }
 
 fn is_legal(part: &str) -> bool {
-    !part.is_empty() && part.bytes().all(|it| it.is_ascii_alphanumeric() || b"-.".contains(&it))
+    !matches!(part, "" | "." | "..") && part.bytes().all(|it| it.is_ascii_alphanumeric() || b"-.".contains(&it))
 }
 
 /// Whether this is a UUID, which the API server gives as UID.
@@ -259,6 +256,7 @@ mod tests {
             ("a/b/c", None, Err("NAMESPACE/NAME")),
             ("/web-0", None, Err("NAMESPACE/NAME")),
             ("", None, Err("NAMESPACE/NAME")),
+            ("..", None, Err("NAMESPACE/NAME")),
             ("web 0", None, Err("NAMESPACE/NAME")),
         ] {
             match (parse_pod(text, flag, DEFAULT_NAMESPACE), shown) {

@@ -42,7 +42,7 @@ pub struct StopArgs {
     pub pod: PodArg,
     /// The pod counts as failed, whatever its containers' exit codes are, with the condition DisruptionTarget (reason
     /// TerminationByKubelet), as when a kubelet evicts a pod. If this is repeated before the termination is finished, the last
-    /// reason and message apply.
+    /// reason and message apply. A pod that has terminated before keeps its phase and reason.
     #[arg(long, requires = "reason", requires = "message")]
     pub failed: bool,
     /// With --failed: reason in its status, one word such as Evicted.

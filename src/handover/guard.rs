@@ -52,7 +52,7 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Why an agent that only observes allows no effect, with the remedy.
 pub const ONLY_OBSERVES: &str = "this agent only observes (--mode observe, the default) and touches nothing: set \
-     POD_TEARDOWN_MODE=auto in /etc/default/pod-teardown, and restart it";
+     POD_TEARDOWN_MODE=auto in /etc/default/pod-teardown, and restart the service";
 
 /// Why the guard of an agent on standby allows no effect, by the reason of its role.
 pub fn blocked_on_standby(reason: &str) -> String {

@@ -66,7 +66,7 @@ async fn show_nodes(flags: &ClusterFlags) -> Result<ExitCode, ReadError> {
 async fn explain(arguments: &PodWhyArgs) -> Result<ExitCode, ReadError> {
     let flags = &arguments.cluster;
     let reader = reader(flags).await?;
-    let PodName { namespace, name } = match arguments.pod.name(reader.default_namespace()) {
+    let PodName { namespace, name } = match arguments.name(reader.default_namespace()) {
         Ok(name) => name,
         Err(why) => return Ok(failed(USAGE, &why)),
     };

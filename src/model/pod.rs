@@ -90,8 +90,11 @@ pub struct PodView {
 pub enum ApiObject {
     /// The fields of its object that the status depends on.
     Present(Arc<PodObject>),
-    /// An object that is not kept, because it is large or the pod does not terminate by it. The view has all fields.
-    NotKept,
+    /// An object that is not kept: the pod does not terminate by it, or it is large. The view has what a stop needs.
+    NotKept {
+        /// It is large.
+        is_large: bool,
+    },
     /// An object of which the view is only an outline: a large one, or one of thousands of terminal pods. It is read before the first
     /// step.
     Unread,
@@ -176,7 +179,7 @@ impl ApiObject {
     pub fn last_known(&self) -> Option<&Arc<PodObject>> {
         match self {
             Self::Present(object) | Self::Gone(Some(object)) => Some(object),
-            Self::NotKept | Self::Unread | Self::Gone(None) | Self::NoServer => None,
+            Self::NotKept { .. } | Self::Unread | Self::Gone(None) | Self::NoServer => None,
         }
     }
 
@@ -222,7 +225,7 @@ impl PodView {
         let existing = view.containers.into_iter().filter(|container| exist(&container.name));
         Self {
             containers: existing.map(ContainerView::without_large_hook).collect(),
-            object: ApiObject::NotKept,
+            object: ApiObject::NotKept { is_large: true },
             ..view
         }
     }
@@ -241,7 +244,7 @@ impl PodView {
     #[must_use]
     pub fn without_object(&self) -> Self {
         let object = match &self.object {
-            ApiObject::Present(_) => ApiObject::NotKept,
+            ApiObject::Present(_) => ApiObject::NotKept { is_large: false },
             ApiObject::Gone(_) => ApiObject::Gone(None),
             other => other.clone(),
         };
@@ -276,7 +279,7 @@ impl PodView {
             user_namespace: false,
             host_paths: Vec::new(),
             containers: Vec::new(),
-            object: ApiObject::NotKept,
+            object: ApiObject::NotKept { is_large: false },
         }
     }
 
@@ -333,7 +336,7 @@ impl PodView {
             user_namespace: spec.is_some_and(|spec| spec.host_users == Some(false)),
             host_paths: volumes.host_paths.iter().cloned().collect(),
             containers: spec.map(containers).unwrap_or_default(),
-            object: ApiObject::NotKept,
+            object: ApiObject::NotKept { is_large: false },
         }
     }
 

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     model::{
         observation::{Observation, Verdict},
-        pod::{PodObject, PodView},
+        pod::{ApiObject, PodObject, PodView},
         termination::Cause,
         trace::{Blocked, BlockedReason},
     },
@@ -35,7 +35,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Why a termination is not compared.
 pub(super) const BEGAN_BEFORE: &str = "the termination had begun before the agent saw it";
-pub(super) const LAST_UNSEEN: &str = "the last status was not seen: the watch was down when the object was deleted, or the object is too large to be kept";
+pub(super) const LAST_UNSEEN: &str = "the watch was down when the object was deleted: its last status was not seen";
 const TOO_LARGE: &str = "the object is too large to be kept";
 
 /// A pod whose termination is observed.
@@ -90,7 +90,9 @@ impl ObservedPod {
             view.object.last_known().cloned()
         };
         let unseen = match (&before, known) {
-            _ if was_removed => view.object.last_known().is_none().then_some(LAST_UNSEEN),
+            _ if was_removed && view.object.last_known().is_some() => None,
+            (_, Some(known)) if was_removed && matches!(known.object, ApiObject::Unread) => Some(TOO_LARGE),
+            _ if was_removed => Some(LAST_UNSEEN),
             (_, None) => Some(BEGAN_BEFORE),
             (None, Some(_)) => Some(TOO_LARGE),
             (Some(_), Some(_)) => None,

@@ -94,7 +94,7 @@ impl Termination {
         }
     }
 
-    /// Runs a worker for the pod. It ends when no sender of updates is left.
+    /// Runs a worker for the pod until it has a result, such as that the agent stops.
     pub fn run(&self, priority_gate: PriorityGate) -> impl Future<Output = WorkerResult> + Send + use<> {
         let worker = Worker {
             context: Arc::clone(&self.context),

@@ -99,8 +99,22 @@ enum NextRound {
     Relist,
 }
 
-/// The receiver is closed: the agent stops.
-struct Closed;
+/// Why a round failed.
+#[derive(Debug)]
+enum RoundError {
+    /// The receiver of the changes is closed.
+    Closed,
+    /// The API server refused a request or did not answer it.
+    Api(ApiError),
+}
+
+// === impl RoundError ===
+
+impl From<ApiError> for RoundError {
+    fn from(error: ApiError) -> Self {
+        Self::Api(error)
+    }
+}
 
 // === impl PodSource ===
 
@@ -146,7 +160,7 @@ impl PodSource {
         while !self.changes.is_closed() {
             let began = Instant::now();
             match self.list_and_watch(from.take()).await {
-                Ok(Ok(next)) => {
+                Ok(next) => {
                     from = match next {
                         NextRound::Resume(version) => Some(version),
                         NextRound::Relist => None,
@@ -157,8 +171,8 @@ impl PodSource {
                         pauses = backoff.build();
                     }
                 }
-                Ok(Err(Closed)) => return,
-                Err(error) => {
+                Err(RoundError::Closed) => return,
+                Err(RoundError::Api(error)) => {
                     let pause = error.retry_after().or_else(|| pauses.next()).unwrap_or(MAX_BACKOFF);
                     self.lost(&error, pause);
                     sleep(pause).await;
@@ -168,19 +182,16 @@ impl PodSource {
     }
 
     /// Lists if there is no resourceVersion, and watches. The Node is verified first: a new connection may lead to another cluster.
-    async fn list_and_watch(&mut self, from: Option<String>) -> Result<Result<NextRound, Closed>, ApiError> {
+    async fn list_and_watch(&mut self, from: Option<String>) -> Result<NextRound, RoundError> {
         self.guard.verify(&self.api).await?;
         let from = match from {
             Some(from) => from,
-            None => match self.list().await? {
-                Ok(version) => version,
-                Err(Closed) => return Ok(Err(Closed)),
-            },
+            None => self.list().await?,
         };
         self.watch(from).await
     }
 
-    async fn list(&mut self) -> Result<Result<String, Closed>, ApiError> {
+    async fn list(&mut self) -> Result<String, RoundError> {
         let (mut pods, mut unreadable, mut absent) = (Vec::new(), HashSet::new(), 0);
         let seen_before = self.guard.highest();
         let api = self.api.clone();
@@ -216,9 +227,7 @@ impl PodSource {
         self.reported.retain(|uid| self.known.contains(uid));
         for change in changes {
             self.record(&change, change.must_terminate());
-            if self.changes.send(change).await.is_err() {
-                return Ok(Err(Closed));
-            }
+            self.send(Some(change)).await?;
         }
         match &held {
             Some(why) => tracing::error!(
@@ -231,9 +240,7 @@ impl PodSource {
                     self.journal.record_deleted(&uid);
                 }
                 for suspect in suspects {
-                    if let Err(Closed) = self.confirm_deleted(&suspect).await? {
-                        return Ok(Err(Closed));
-                    }
+                    self.confirm_deleted(&suspect).await?;
                 }
             }
         }
@@ -247,13 +254,13 @@ impl PodSource {
                 unmanaged: std::mem::take(&mut report.unmanaged),
             };
         });
-        Ok(Ok(version))
+        Ok(version)
     }
 
     /// Confirms by a list of its name that a suspect is deleted, and sends the change.
-    async fn confirm_deleted(&mut self, suspect: &PodView) -> Result<Result<(), Closed>, ApiError> {
+    async fn confirm_deleted(&mut self, suspect: &PodView) -> Result<(), RoundError> {
         if !self.is_deleted(&suspect.pod).await? {
-            return Ok(Ok(()));
+            return Ok(());
         }
         let removed = self.known.remove(&suspect.pod.uid);
         if let Some(removed) = &removed {
@@ -270,7 +277,7 @@ impl PodSource {
         Ok(is_deleted)
     }
 
-    async fn watch(&mut self, mut from: String) -> Result<Result<NextRound, Closed>, ApiError> {
+    async fn watch(&mut self, mut from: String) -> Result<NextRound, RoundError> {
         let mut lines = self.api.watch_pods(&from, STREAM_LIFETIME).await?;
         self.report.send_modify(|report| {
             report.state = SourceState::Watching;
@@ -290,16 +297,12 @@ impl PodSource {
                 biased;
                 line = timeout_at(next_check, lines.next()) => line,
                 Ok(()) = self.runtime.changed() => {
-                    if let Err(Closed) = self.compare_with_runtime().await? {
-                        return Ok(Err(Closed));
-                    }
+                    self.compare_with_runtime().await?;
                     continue;
                 }
                 // Pods that were left to a kubelet until now.
                 () = self.guard.wait_until_unblocked() => {
-                    if let Err(Closed) = self.compare_with_runtime().await? {
-                        return Ok(Err(Closed));
-                    }
+                    self.compare_with_runtime().await?;
                     continue;
                 }
                 Some(answer) = self.snapshots.0.recv() => {
@@ -307,35 +310,33 @@ impl PodSource {
                     answer.send(self.snapshot()).ok();
                     continue;
                 }
-                () = self.guard.wait_for_absence_approval() => return Ok(Ok(NextRound::Relist)),
+                () = self.guard.wait_for_absence_approval() => return Ok(NextRound::Relist),
             };
             let line = match line {
                 Err(_) if last_event.elapsed() >= MAX_SILENCE => {
                     tracing::debug!("Watch had no events; listing again");
-                    return Ok(Ok(NextRound::Relist));
+                    return Ok(NextRound::Relist);
                 }
                 Err(_) => continue,
-                Ok(None) => return Ok(Ok(NextRound::Resume(from))),
+                Ok(None) => return Ok(NextRound::Resume(from)),
                 Ok(Some(Err(error))) => {
                     tracing::debug!(%error, "Watch ended with an error; watching again");
-                    return Ok(Ok(NextRound::Resume(from)));
+                    return Ok(NextRound::Resume(from));
                 }
                 Ok(Some(Ok(line))) => line,
             };
             last_event = Instant::now();
-            match self.event(&line, &mut from).await? {
-                Ok(true) => {}
-                Ok(false) => return Ok(Ok(NextRound::Relist)),
-                Err(Closed) => return Ok(Err(Closed)),
+            if !self.event(&line, &mut from).await? {
+                return Ok(NextRound::Relist);
             }
         }
     }
 
     /// Applies one event. `false`: a new list is needed.
-    async fn event(&mut self, line: &WatchLine, from: &mut String) -> Result<Result<bool, Closed>, ApiError> {
+    async fn event(&mut self, line: &WatchLine, from: &mut String) -> Result<bool, RoundError> {
         if line.kind == "ERROR" {
             tracing::info!(status = line.object.get(), "Watch ended with an error; listing again");
-            return Ok(Ok(false));
+            return Ok(false);
         }
         if let Some(version) = resource_version(&line.object) {
             self.guard.record_version(version.parse().unwrap_or(0));
@@ -366,7 +367,8 @@ impl PodSource {
         let pods = self.known.len();
         self.report
             .send_if_modified(|report| std::mem::replace(&mut report.pods, pods) != pods);
-        Ok(self.send(change).await?.map(|()| true))
+        self.send(change).await?;
+        Ok(true)
     }
 
     /// Records in the journal that the pod was seen. A pod that is terminal when first seen is recorded later, when a worker
@@ -385,10 +387,10 @@ impl PodSource {
         }
     }
 
-    async fn send(&self, change: Option<Arc<PodView>>) -> Result<Result<(), Closed>, ApiError> {
+    async fn send(&self, change: Option<Arc<PodView>>) -> Result<(), RoundError> {
         match change {
-            Some(change) => Ok(self.changes.send(change).await.map_err(|_| Closed)),
-            None => Ok(Ok(())),
+            Some(change) => self.changes.send(change).await.map_err(|_| RoundError::Closed),
+            None => Ok(()),
         }
     }
 

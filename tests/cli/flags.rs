@@ -60,29 +60,6 @@ fn cases() -> Vec<Case> {
             ["--metrics-addr 127.0.0.1:0", "port 0", "127.0.0.1:9464"],
         ),
         (
-            Flags::valid().with("otlp-endpoint", "127.0.0.1:4317"),
-            USAGE,
-            [
-                "OTEL_EXPORTER_OTLP_ENDPOINT=127.0.0.1:4317",
-                "scheme",
-                "http://127.0.0.1:4317",
-            ],
-        ),
-        (
-            file("no.pem", "none")
-                .with("otlp-endpoint", "https://collector:4317")
-                .with_path("otlp-ca-file", "no.pem"),
-            CONFIGURATION,
-            ["OTEL_EXPORTER_OTLP_CERTIFICATE", "no certificate", "PEM"],
-        ),
-        (
-            Flags::valid()
-                .with("otlp-endpoint", "http://127.0.0.1:4317")
-                .with("otlp-headers", "token"),
-            USAGE,
-            ["OTEL_EXPORTER_OTLP_HEADERS", "no =", "KEY=VALUE"],
-        ),
-        (
             Flags::valid().with("node-name", "../n1"),
             USAGE,
             ["--node-name", "../n1", "kubectl get nodes"],

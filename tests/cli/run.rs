@@ -163,6 +163,16 @@ async fn agent_without_settings_only_observes_and_status_says_how_it_may_act() {
     assert_eq!(agent.terminate().await, Some(0));
 }
 
+/// The variable is a standard: it may be meant for other programs.
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_address_for_traces_is_logged_and_the_agent_works_without() {
+    let mut agent = Agent::start(Flags::valid().with("otlp-endpoint", "127.0.0.1:4317"));
+    agent.wait_for_log("Traces are not exported").await;
+    agent.wait_for_log("Container runtime is unreachable").await;
+    assert!(agent.log().contains("it has no scheme and host"), "{}", agent.log());
+    assert_eq!(agent.terminate().await, Some(0));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn agent_stops_on_sigterm_while_it_waits_for_the_runtime() {
     let mut agent = Agent::start(Flags::valid());

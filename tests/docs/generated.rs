@@ -234,6 +234,12 @@ fn configuration_page() -> String {
             let _ = writeln!(out, "| {} | {variable} | {} | {} |", name(arg), default(arg), help(arg));
         }
     }
+    out += "\n## Rarely needed\n\nThe help and the settings file do not show these.\n\n";
+    out += "| environment variable | default | meaning |\n|---|---|---|\n";
+    for arg in run.get_arguments().filter(|arg| arg.is_hide_set()) {
+        let Some(variable) = variable(arg) else { continue };
+        let _ = writeln!(out, "| `{variable}` | {} | {} |", default(arg), help(arg));
+    }
     out
 }
 

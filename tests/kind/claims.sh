@@ -14,7 +14,7 @@ policies='background foreground orphan'
 
 # As the how-to about the installation has it.
 let_it_act='echo POD_TEARDOWN_MODE=auto >>/etc/default/pod-teardown && systemctl restart pod-teardown'
-request_a_handover='cp -r /usr/share/doc/pod-teardown/kubelet.service.d /etc/systemd/system/ && systemctl daemon-reload'
+request_a_handover='cp -r /usr/share/pod-teardown/kubelet.service.d /etc/systemd/system/ && systemctl daemon-reload'
 
 # === the kubelet runs ===
 

@@ -60,7 +60,7 @@ fn deb_rpm_and_tarball_have_the_same_files() {
         "/usr/bin/pod-teardown",
         "/usr/bin/kubectl-teardown",
         "/usr/share/man/man8/pod-teardown-run.8.gz",
-        "/usr/share/doc/pod-teardown/kubelet.service.d/10-pod-teardown.conf",
+        "/usr/share/pod-teardown/kubelet.service.d/10-pod-teardown.conf",
         "/usr/share/doc/pod-teardown/docs/how-to/runbook.md",
     ] {
         assert!(deb.contains(path), "{path} is not in {deb:?}");

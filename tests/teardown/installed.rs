@@ -238,7 +238,7 @@ impl Installed {
 
     /// Puts the drop-in of the documentation where systemd reads it.
     pub fn add_drop_in_of_kubelet(&self) -> Result<()> {
-        let shipped = "/usr/share/doc/pod-teardown/kubelet.service.d/10-pod-teardown.conf";
+        let shipped = "/usr/share/pod-teardown/kubelet.service.d/10-pod-teardown.conf";
         self.create(DROP_IN, |at| fs::copy(shipped, at).map(drop))?;
         self.systemctl(&["daemon-reload"]).map(drop)
     }

@@ -98,7 +98,7 @@ async fn policy_rc_d_prevents_the_start_and_a_purge_leaves_nothing(_: &mut Scene
     for file in [
         "/usr/share/man/man8/pod-teardown-run.8.gz",
         "/usr/share/bash-completion/completions/pod-teardown",
-        "/usr/share/doc/pod-teardown/kubelet.service.d/10-pod-teardown.conf",
+        "/usr/share/pod-teardown/kubelet.service.d/10-pod-teardown.conf",
         "/usr/share/doc/pod-teardown/copyright",
     ] {
         ensure!(Path::new(file).is_file(), "{file}");

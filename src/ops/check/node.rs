@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn running_kubelet_is_expected_only_with_pods_auto() {
+    fn running_kubelet_is_expected_only_with_mode_auto() {
         for (why, is_standby, verdict, words) in [
             (MatchReason::SameDirectory, true, Verdict::Ok, ""),
             (MatchReason::SameDirectory, false, Verdict::Warning, "--mode auto"),

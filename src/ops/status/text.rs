@@ -73,7 +73,7 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
     if report.blocked.as_deref() == Some(ONLY_OBSERVES) {
         out.add(
             "",
-            "--mode is observe, its default; to let the service act, add POD_TEARDOWN_MODE=auto to /etc/default/pod-teardown, and restart it",
+            "--mode is observe, its default; to let the service act, add POD_TEARDOWN_MODE=auto to /etc/default/pod-teardown, and restart it with systemctl",
         );
     }
     if report.takes_pods {

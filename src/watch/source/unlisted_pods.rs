@@ -2,9 +2,8 @@
 
 use std::{collections::HashSet, sync::Arc};
 
-use super::{Closed, PodSource};
+use super::{PodSource, RoundError};
 use crate::{
-    api::ApiError,
     handover::guard::UnlistedPods,
     model::pod::{PodRef, PodView},
     teardown::journal::PodJournalExt as _,
@@ -15,7 +14,7 @@ use crate::{
 impl PodSource {
     /// Compares the runtime with the known pods. Pods of the API server whose objects are deleted are sent as removed. Unmanaged pods
     /// are reported and left alone.
-    pub(super) async fn compare_with_runtime(&mut self) -> Result<Result<(), Closed>, ApiError> {
+    pub(super) async fn compare_with_runtime(&mut self) -> Result<(), RoundError> {
         let runtime = Arc::clone(&self.runtime.borrow_and_update());
         let unknown = |pod: &PodRef| {
             !(self.known.contains(&pod.uid)
@@ -31,7 +30,7 @@ impl PodSource {
         let (suspects, unmanaged): (Vec<_>, Vec<_>) = unknown.partition(proven);
         self.report_unmanaged(unmanaged.into_iter());
         if self.guard.why_blocked().is_some() {
-            return Ok(Ok(()));
+            return Ok(());
         }
         // An outdated list of the runtime may still show a pod whose termination was seen.
         let suspected: HashSet<_> = suspects.iter().map(|runtime_pod| &runtime_pod.pod.uid).collect();
@@ -39,7 +38,7 @@ impl PodSource {
         let from_api = from_api.filter(|(uid, _)| !self.journal.was_terminating(uid));
         let unlisted = UnlistedPods::of(from_api.map(|(uid, _)| (uid.clone(), suspected.contains(uid))));
         if self.guard.record_unlisted(unlisted).is_some() {
-            return Ok(Ok(()));
+            return Ok(());
         }
         for RuntimePodSummary { pod, .. } in suspects {
             if !self.is_deleted(pod).await? {
@@ -47,11 +46,9 @@ impl PodSource {
             }
             tracing::warn!(pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Pod in the runtime has no object any more; it terminates");
             let change = Arc::new(PodView::identity_only(pod.clone()).gone());
-            if let Err(Closed) = self.send(Some(change)).await? {
-                return Ok(Err(Closed));
-            }
+            self.send(Some(change)).await?;
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     fn report_unmanaged<'a>(&self, unmanaged: impl Iterator<Item = &'a RuntimePodSummary>) {

@@ -208,7 +208,7 @@ fn large_object_is_unread_until_its_worker_reads_it() {
         );
         let for_stop = PodView::for_stop(read(&pod), |_| false);
         assert!(
-            matches!(for_stop.object, ApiObject::NotKept) && for_stop.containers.is_empty(),
+            matches!(for_stop.object, ApiObject::NotKept { is_large: true }) && for_stop.containers.is_empty(),
             "{place}"
         );
     }
