@@ -213,7 +213,7 @@ impl PodWorkers {
                     self.idle_pods.check_later(view);
                     self.idle_pods.check_node(&self.context, &self.journal);
                 }
-                (Some(cause), _) => self.begin(view, cause, None),
+                (Some(cause), _) => self.begin(&view, cause, None),
                 (None, _) if is_gone => drop(self.active.remove(&uid)),
                 (None, _) => drop(self.active.insert(uid, view)),
             }
@@ -221,21 +221,21 @@ impl PodWorkers {
     }
 
     /// Begins a termination, or resumes that of an earlier run of the agent.
-    fn begin(&mut self, view: Arc<PodView>, cause: Cause, stop: Option<PodStop>) {
+    fn begin(&mut self, view: &Arc<PodView>, cause: Cause, stop: Option<PodStop>) {
         let pod = view.pod.clone();
         self.active.remove(&pod.uid);
         let (grace, eviction) = stop.map(|stop| (stop.grace, stop.eviction)).unwrap_or_default();
-        let update = PodUpdate::new(Arc::clone(&view), eviction);
+        let update = PodUpdate::new(Arc::clone(view), eviction);
         let termination = Termination::begin(Arc::clone(&self.context), update, cause, grace);
         if let Some((exits, processes)) = self.canceled.remove(&pod.uid) {
             self.context.journal.record_exits(&pod.uid, exits);
             self.context.journal.record_processes(&pod.uid, processes);
         }
         if cause == Cause::PhaseTerminal {
-            self.journal.record_seen(&view, true);
+            self.journal.record_seen(view, true);
         }
         self.counters.teardown_started();
-        termination.recorder.set_terminal_state(&view);
+        termination.recorder.set_terminal_state(view);
         let status = PodSyncStatus {
             termination,
             state: WorkerState::Working,

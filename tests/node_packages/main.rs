@@ -65,7 +65,7 @@ fn deb_rpm_and_tarball_have_the_same_files() {
     ] {
         assert!(deb.contains(path), "{path} is not in {deb:?}");
     }
-    let is_drop_in = |path: &&String| path.contains("kubelet.service.d/") && !path.contains("/doc/");
+    let is_drop_in = |path: &&String| path.contains("/systemd/") && path.contains("kubelet.service.d/");
     assert_eq!(deb.iter().chain(&rpm).find(is_drop_in), None, "the drop-in is opt-in");
 }
 

@@ -35,7 +35,7 @@ impl PodWorkers {
                     self.idle_pods.idle.insert(uid, view.pod.clone());
                 }
             } else {
-                self.begin_checked(view);
+                self.begin_checked(&view);
             }
         }
         self.idle_pods.check_node(&self.context, &self.journal);
@@ -46,8 +46,8 @@ impl PodWorkers {
     }
 
     /// Begins the termination of a pod by its object.
-    pub(super) fn begin_checked(&mut self, view: Arc<PodView>) {
-        let cause = termination::cause(&view, false).unwrap_or(Cause::PhaseTerminal);
+    pub(super) fn begin_checked(&mut self, view: &Arc<PodView>) {
+        let cause = termination::cause(view, false).unwrap_or(Cause::PhaseTerminal);
         self.begin(view, cause, None);
     }
 
@@ -58,7 +58,7 @@ impl PodWorkers {
                 return;
             };
             self.idle_pods.with_worker.insert(uid);
-            self.begin_checked(view);
+            self.begin_checked(&view);
         }
     }
 
@@ -68,7 +68,7 @@ impl PodWorkers {
     /// Why it has to wait: it has nothing on the node, and the maximum number of workers is busy.
     pub(super) fn begin_waiting(&mut self, uid: &PodUid) -> Result<(), String> {
         if let Some(view) = self.idle_pods.take_unchecked(uid) {
-            self.begin_checked(view);
+            self.begin_checked(&view);
         } else if self.idle_pods.queued.contains_key(uid) {
             if self.free_workers() == 0 {
                 return Err(
@@ -77,7 +77,7 @@ impl PodWorkers {
             }
             if let Some(view) = self.idle_pods.queued.remove(uid) {
                 self.idle_pods.with_worker.insert(uid.clone());
-                self.begin_checked(view);
+                self.begin_checked(&view);
             }
         }
         Ok(())

@@ -103,7 +103,7 @@ impl PodWorkers {
                     .event(meant, None, Reason::Evicted, &eviction.message);
             }
             match self.active.remove(&uid) {
-                Some(view) => self.begin(view, Cause::Requested, Some(stop)),
+                Some(view) => self.begin(&view, Cause::Requested, Some(stop)),
                 None => self.change_termination(&uid, stop),
             }
         }
