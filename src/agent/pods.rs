@@ -262,11 +262,6 @@ impl PodAgent {
             self.reports.watch.clone(),
         );
         let (events, event_sender) = Events::new(send_events(api.clone()), &self.node_name, Arc::clone(&self.counters));
-        let relist = Relist::new(
-            runtime.cri.clone(),
-            runtime_pods_sender,
-            self.known_pods(&runtime.cgroups),
-        );
         let context = Arc::new(self.context(api, runtime, events));
         let for_reads = Arc::new(context.read_only());
         self.reader.set(Arc::clone(&for_reads)).ok();
@@ -280,9 +275,11 @@ impl PodAgent {
         let kept = (self.journal.clone(), Arc::clone(&self.counters));
         // An observer has no workers, and its context refuses every write.
         let work = if only_observes {
-            drop((context, exporter, relist));
+            drop((context, exporter));
             Observer::new(for_reads, kept, changes, self.requests).run().boxed()
         } else {
+            let known = self.known_pods(&context.node.cgroups);
+            let relist = Relist::new(context.node.cri.clone(), runtime_pods_sender, known);
             background.push(spawn(run_with_restarts("relist", move || relist.clone().run())));
             let start = {
                 let (context, guard, kept) = (Arc::clone(&context), self.guard.clone(), kept.clone());

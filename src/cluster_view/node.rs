@@ -3,10 +3,15 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, NodeCondition};
+use k8s_openapi::api::core::v1::Node;
 use serde::Serialize;
 
-use crate::{clock::between, handover::condition::CONDITION_TYPE, model::foreign::ForeignText, ops::output::age_since};
+use crate::{
+    clock::between,
+    handover::condition::{condition_of, condition_of_type},
+    model::foreign::ForeignText,
+    ops::output::age_since,
+};
 
 /// An agent renews its condition every 5 minutes. After more than twice this time it does not run, or cannot reach the API server.
 const MAX_REPORT_AGE: Duration = Duration::from_secs(11 * 60);
@@ -60,17 +65,12 @@ pub struct AgentView {
     pub reported: Option<Timestamp>,
 }
 
-fn condition<'a>(node: &'a Node, kind: &str) -> Option<&'a NodeCondition> {
-    let conditions = node.status.as_ref()?.conditions.as_deref()?;
-    conditions.iter().find(|condition| condition.type_ == kind)
-}
-
 // === impl KubeletView ===
 
 impl KubeletView {
     /// The kubelet of a Node; `None` before it has reported.
     pub fn of(node: &Node) -> Option<Self> {
-        let ready = condition(node, "Ready")?;
+        let ready = condition_of_type(node, "Ready")?;
         Some(Self {
             ready: ready.status.clone(),
             reason: ready.reason.clone(),
@@ -91,12 +91,13 @@ impl KubeletView {
     pub fn line(kubelet: Option<&Self>, lease_renewed: Option<Timestamp>, now: Timestamp) -> String {
         let mut line = match kubelet {
             None => "it has never reported".to_owned(),
-            Some(Self { reason, since, .. }) => {
-                let since = since.map(|since| format!(" for {}", age_since(since, now)));
-                let reason = reason
+            Some(kubelet) => {
+                let since = kubelet.since.map(|since| format!(" for {}", age_since(since, now)));
+                let reason = kubelet
+                    .reason
                     .as_deref()
                     .map(|reason| format!(" ({})", ForeignText::new(reason)));
-                let word = kubelet.map_or("", Self::word);
+                let word = kubelet.word();
                 format!("{word}{}{}", since.unwrap_or_default(), reason.unwrap_or_default())
             }
         };
@@ -128,7 +129,7 @@ impl AgentState {
 impl AgentView {
     /// The agent of a Node; `None` if none has reported.
     pub fn of(node: &Node, now: Timestamp) -> Option<Self> {
-        let condition = condition(node, CONDITION_TYPE)?;
+        let condition = condition_of(node)?;
         let reason = condition.reason.clone().unwrap_or_default();
         let reported = condition.last_heartbeat_time.as_ref().map(|time| time.0);
         let is_old = reported.is_none_or(|reported| between(reported, now) > MAX_REPORT_AGE);
@@ -174,6 +175,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::handover::condition::CONDITION_TYPE;
 
     #[test]
     fn agent_that_has_not_reported_for_eleven_minutes_is_silent() {

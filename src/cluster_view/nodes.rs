@@ -107,16 +107,15 @@ pub fn text(lines: &[NodeLine], is_wide: bool, now: Timestamp) -> String {
             message,
         ]
     };
-    let [name, kubelet, agent, reason, terminating, blocked] = header;
     let header = [
-        name,
-        kubelet,
+        "NAME",
+        "KUBELET",
         "SINCE",
-        agent,
+        "AGENT",
         "SINCE",
-        reason,
-        terminating,
-        blocked,
+        "REASON",
+        "TERMINATING",
+        "BLOCKED",
         "MESSAGE",
     ];
     table(header, &lines.iter().map(wide).collect::<Vec<_>>())

@@ -18,7 +18,7 @@ use super::{
     queue::Queue,
     refusals::Refusals,
     request::{Owner, Request, Target},
-    sync_state::{AGGREGATED_HOLD, FinalizerHold, GcFinalizer, SyncState},
+    sync_state::{FinalizerHold, GcFinalizer, SyncState},
     uid::Uid,
     wrong_namespace::{DelayedDeletions, WrongNamespaceOwners},
 };
@@ -270,7 +270,7 @@ impl Core {
                     }
                     Some(FinalizerHold::NotSynced { why, is_limited }) => {
                         if is_limited {
-                            self.delayed_deletions.report(&self.graph, id, &why, AGGREGATED_HOLD);
+                            self.delayed_deletions.report(&self.graph, id, &why);
                         }
                         self.queue.add_rate_limited(item, &why, Some(RETRY_NOT_SYNCED), now);
                         return None;

@@ -18,7 +18,7 @@ const NO_ANSWER_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Durat
 /// The current limit, and the answers and refusals that it follows from.
 #[derive(Debug)]
 pub struct Limit {
-    /// Pauses aside.
+    /// Counts while nothing pauses.
     max_in_flight: usize,
     /// Since it has grown.
     answers: u32,
@@ -68,7 +68,7 @@ impl Limit {
         }
     }
 
-    /// Maximum number of requests in flight, pauses aside.
+    /// Maximum number of requests in flight while nothing pauses.
     pub fn max_in_flight(&self) -> usize {
         self.max_in_flight
     }

@@ -1,9 +1,12 @@
 //! Events about single objects, each reported once: owner references to another namespace, and delayed foreground
 //! deletions.
 
-use std::{collections::HashSet, time::Duration};
+use std::collections::HashSet;
 
-use super::graph::{Graph, NodeId, NodeState};
+use super::{
+    graph::{Graph, NodeId, NodeState},
+    sync_state::AGGREGATED_HOLD,
+};
 use crate::events::Involved;
 
 /// Maximum number of reported pairs that are remembered.
@@ -55,13 +58,13 @@ pub struct DelayedDeletions {
 // === impl DelayedDeletions ===
 
 impl DelayedDeletions {
-    /// Reports that the foreground deletion of this object waits for this reason, for at most this time.
-    pub fn report(&mut self, graph: &Graph, id: NodeId, why: &str, max_delay: Duration) {
+    /// Reports that the foreground deletion of this object waits for this reason, for at most [`AGGREGATED_HOLD`].
+    pub fn report(&mut self, graph: &Graph, id: NodeId, why: &str) {
         if self.reported.len() >= MAX_REPORTED {
             self.reported.clear();
         }
         if self.reported.insert(graph.uid(id)) {
-            let max_delay = humantime::format_duration(max_delay);
+            let max_delay = humantime::format_duration(AGGREGATED_HOLD);
             let message = format!(
                 "{why}; the foreground deletion waits until {max_delay} have passed since the first failure, and then ends \
                  without these kinds"

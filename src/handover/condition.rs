@@ -154,8 +154,13 @@ impl RoleCondition {
 
 /// The condition in this Node.
 pub fn condition_of(node: &Node) -> Option<&NodeCondition> {
+    condition_of_type(node, CONDITION_TYPE)
+}
+
+/// The condition of this type in this Node.
+pub fn condition_of_type<'a>(node: &'a Node, type_: &str) -> Option<&'a NodeCondition> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    conditions.iter().find(|condition| condition.type_ == CONDITION_TYPE)
+    conditions.iter().find(|condition| condition.type_ == type_)
 }
 
 /// The event that a condition in the API has led to.

@@ -371,6 +371,11 @@ impl PodView {
         self.is_terminal_and_not_deleted() && self.may_be_absent()
     }
 
+    /// Whether the API shows its deletion: requested or done.
+    pub fn is_deletion_shown(&self) -> bool {
+        self.object.is_absent() || self.deletion.is_some()
+    }
+
     /// Whether its object says that it has to terminate.
     pub fn must_terminate(&self) -> bool {
         self.deletion.is_some() || self.terminal_phase

@@ -192,7 +192,7 @@ async fn stop_on(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus
         QueuedJob::Replace => "replace",
         QueuedJob::Keep => "fail",
     };
-    let result = run_job(connection, "StopUnit", unit, mode).await?;
+    let result = run_stop_job(connection, unit, mode).await?;
     if result != "done" {
         // Remaining processes show when its cgroups are removed.
         tracing::warn!(unit, result, "Unit stop failed in systemd");
@@ -204,8 +204,8 @@ async fn stop_on(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus
     }
 }
 
-/// Starts a job of a unit, and waits for its result.
-async fn run_job(connection: &Connection, method: &str, unit: &str, mode: &str) -> zbus::Result<String> {
+/// Starts a job that stops a unit, and waits for its result.
+async fn run_stop_job(connection: &Connection, unit: &str, mode: &str) -> zbus::Result<String> {
     // Subscribe before the call, so that no signal is missed.
     let ends = MatchRule::builder()
         .msg_type(Type::Signal)
@@ -215,7 +215,7 @@ async fn run_job(connection: &Connection, method: &str, unit: &str, mode: &str) 
         .arg(2, unit)?
         .build();
     let mut ends = MessageStream::for_match_rule(ends, connection, None).await?;
-    let job = call(connection, method, &(unit, mode)).await?;
+    let job = call(connection, "StopUnit", &(unit, mode)).await?;
     let job: OwnedObjectPath = job.body().deserialize()?;
     loop {
         let end = match ends.next().await {

@@ -256,7 +256,7 @@ impl PodWorkers {
             self.finished.insert(uid.clone(), Instant::now());
             return;
         }
-        if is_gone || view.deletion.is_some() {
+        if view.is_deletion_shown() {
             let grace_override = is_gone.then(|| Cause::Removed.required_grace()).flatten();
             status.shorten(RequestedGrace::for_pod(view, grace_override));
         }
@@ -319,7 +319,7 @@ impl PodWorkers {
                 status.termination.recorder.set_kept();
                 // A deletion may have come during the worker's last steps.
                 let update = status.termination.updates.borrow().clone();
-                let more = update.view.object.is_absent() || update.view.deletion.is_some();
+                let more = update.view.is_deletion_shown();
                 if more && !self.context.stopping.is_cancelled() {
                     status.state = WorkerState::Working;
                     self.start(&uid, Duration::ZERO);

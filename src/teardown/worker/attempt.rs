@@ -71,7 +71,9 @@ impl Worker {
         let terminated = self.send_status(view, is_gone, &stopped.pod, StatusStage::Terminated, api_status);
         match terminated.await? {
             None => {}
-            Some(_) if view.deletion.is_none() || !self.is_deletion_shown() => return Ok(self.retain_pod(is_terminal)),
+            Some(_) if view.deletion.is_none() || !self.updates.borrow().view.is_deletion_shown() => {
+                return Ok(self.retain_pod(is_terminal));
+            }
             Some(api_status) => self.final_delete(view, &api_status).await?,
         }
         self.enter_stage(view, Stage::Deleted);
@@ -123,12 +125,6 @@ impl Worker {
     /// Whether the API shows a reason for the termination. A restored etcd may have removed one since the attempt began.
     pub(super) fn terminates_by_api(&self) -> bool {
         self.updates.borrow().terminates_by_api()
-    }
-
-    /// Whether the API shows the deletion.
-    fn is_deletion_shown(&self) -> bool {
-        let update = self.updates.borrow();
-        update.view.object.is_absent() || update.view.deletion.is_some()
     }
 
     fn retain_pod(&self, is_terminal: bool) -> WorkerResult {
