@@ -93,7 +93,7 @@ demo: need-root need-build need-node ## Delete six pods and show how each is tor
 .PHONY: bench
 bench: need-root need-build need-node ## Measure the agent against direct CRI calls, with 1, 50 and 110 pods, with 1,000 on a scripted runtime, its memory with large pods and with thousands of terminal ones, its removal of volumes against plain system calls, and how soon it sees a kubelet start
 	$(CARGO) build --release --locked --workspace --bins
-	$(TARGET_DIR)/release/bench
+	$(TARGET_DIR)/release/bench pods
 	$(CARGO) bench --locked --bench many --bench memory --bench volumes --bench kubelet_start
 
 .PHONY: bench-kubelet
@@ -101,21 +101,21 @@ bench-kubelet: need-root need-build need-node ## Measure the agent, direct CRI c
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kubelet
 	$(CARGO) build --release --locked --workspace --bins
-	CONTAINERD_VERSION=$(CONTAINERD_VERSION) $(TARGET_DIR)/release/bench --kubelet --against-kubelet
+	CONTAINERD_VERSION=$(CONTAINERD_VERSION) $(TARGET_DIR)/release/bench pods --kubelet --against-kubelet
 
 .PHONY: bench-gc
 bench-gc: need-build ## Measure the collector against direct deletion and kube-controller-manager (needs the control plane)
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	$(CARGO) build --release --locked --workspace --bins
-	$(TARGET_DIR)/release/bench-gc
+	$(TARGET_DIR)/release/bench gc
 
 .PHONY: bench-idle
 bench-idle: need-root need-node build ## Measure the cost of a standby agent beside a real kubelet with 110 pods, for IDLE=10m (needs the control plane)
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kubelet
-	$(CARGO) build --locked -p testbed --bin bench-idle
-	$(TARGET_DIR)/debug/bench-idle --agent $(TARGET_DIR)/release/pod-teardown --for $(IDLE)
+	$(CARGO) build --locked -p testbed --bin bench
+	$(TARGET_DIR)/debug/bench idle --agent $(TARGET_DIR)/release/pod-teardown --for $(IDLE)
 
 .PHONY: test
 test: need-root need-build need-node need-metrics need-packages ## Every test that needs no control plane, real pods on a private containerd included

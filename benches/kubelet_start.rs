@@ -11,7 +11,7 @@
 use std::{
     fs,
     os::unix::fs::symlink,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
@@ -19,20 +19,18 @@ use std::{
 };
 
 use pod_teardown::{
-    handover::guard::Guard,
+    handover::guard::kubelet::{KubeletSearch, KubeletWatch},
     journal::Journal,
     node::{
         host::PROC,
-        identity::Identity,
         kubelet_process::LocalKubelet,
         kubelet_root::KubeletRoot,
         process_events::{KernelEvents, ProcessEvents as _},
+        threads::Blocking,
     },
+    teardown::work::Work,
 };
-use testbed::bench::{
-    figures::Figures,
-    line::{Line, table},
-};
+use testbed::bench::Table;
 
 const STARTS: u16 = 100;
 /// Time between the end of a kubelet and the start of the next one.
@@ -58,57 +56,57 @@ fn main() {
     };
     let program = dir.path().join("kubelet");
     symlink("/bin/sh", &program).unwrap();
-    let guard = Guard::new(Identity::default(), Journal::in_memory(), PathBuf::from(PROC));
-    let guard = guard.with_process_events(Arc::new(KernelEvents));
-    let watched = guard.clone();
+    let search = KubeletSearch {
+        proc: Path::new(PROC).into(),
+        ours,
+        blocking: Blocking::default(),
+        events: Some(Arc::new(KernelEvents)),
+        expected: None,
+    };
+    let (journal, work) = (Journal::in_memory(), Work::default());
+    let kubelet = Arc::new(KubeletWatch::new(search, journal, work, Arc::default()));
+    let watched = Arc::clone(&kubelet);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .unwrap();
     let events = runtime.block_on(async { KernelEvents.execs().map(drop) });
     events.expect("run this as root: it needs process events");
-    thread::spawn(move || runtime.block_on(watched.watch_for_kubelet(ours)));
+    thread::spawn(move || runtime.block_on(watched.watch()));
     let processors = thread::available_parallelism().unwrap().get();
-    let mut lines = measure("idle", &guard, &program, dir.path(), None);
+    let mut table = Table::default();
+    measure("idle", &kubelet, &program, None, &mut table);
     let load: Vec<Process> = (0..processors)
         .map(|_| start("sh", &["-c", "while kill -0 $PPID; do :; done"]))
         .collect();
-    lines.extend(measure("all processors busy", &guard, &program, dir.path(), Some(GOAL)));
+    measure("all processors busy", &kubelet, &program, Some(GOAL), &mut table);
     drop(load);
-    println!(
-        "{}",
-        table(
-            &format!("start of a kubelet until effects are blocked; {STARTS} starts"),
-            &lines
-        )
-    );
+    let title = format!("start of a kubelet until effects are blocked; {STARTS} starts");
+    println!("{}", table.text(&title));
 }
 
 /// Starts a kubelet again and again.
-fn measure(what: &str, guard: &Guard, program: &Path, root: &Path, goal: Option<f64>) -> Vec<Line> {
-    let root = format!("--root-dir={}", root.display());
+fn measure(what: &str, kubelet: &KubeletWatch, program: &Path, goal: Option<f64>, table: &mut Table) {
+    let root = format!("--root-dir={}", program.parent().unwrap().display());
     let mut took: Vec<f64> = (0..STARTS)
         .map(|nth| {
-            wait_until(|| guard.kubelet().is_none());
+            wait_until(|| kubelet.kubelet().is_none());
             // No start is in step with an interval of the agent.
             thread::sleep(BREAK + Duration::from_millis(u64::from(nth) * 7 % 200));
             let before = Instant::now();
-            let kubelet = start(program.to_str().unwrap(), &["-c", "read -r end", "kubelet", &root]);
+            let started = start(program.to_str().unwrap(), &["-c", "read -r end", "kubelet", &root]);
             wait_until(|| {
-                guard
+                kubelet
                     .kubelet()
-                    .is_some_and(|seen| u32::try_from(seen.pid) == Ok(kubelet.0.id()))
+                    .is_some_and(|seen| u32::try_from(seen.pid) == Ok(started.0.id()))
             });
             before.elapsed().as_secs_f64() * 1e3
         })
         .collect();
     took.sort_by(f64::total_cmp);
-    let line = |which: &str, figures, goal| Line::at_most(&format!("{what}: {which}"), "ms", figures, goal);
-    let percentile = Figures::of([took[took.len() * 95 / 100 - 1]]);
-    vec![
-        line("median", Figures::of(took), None),
-        line("95 of 100", percentile, goal),
-    ]
+    let percentile = took[took.len() * 95 / 100 - 1];
+    table.add(format!("{what}: median"), "ms", took);
+    table.add_with_goal(format!("{what}: 95 of 100"), "ms", goal, [percentile]);
 }
 
 fn start(program: &str, arguments: &[&str]) -> Process {

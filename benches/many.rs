@@ -21,10 +21,7 @@ use many::{
     agent::Agent,
     node::{Node, name},
 };
-use testbed::bench::{
-    figures::Figures,
-    line::{self, Goal, Line},
-};
+use testbed::bench::{Figures, Table};
 use tokio::time::Instant;
 
 const FEW: usize = 100;
@@ -60,52 +57,27 @@ fn main() {
         (0..FEW_NODES).for_each(|_| few.measure(FEW));
         many.measure(MANY);
     }
-    let of = |values: &[f64]| Figures::of(values.iter().copied());
-    let (few_cpu, many_cpu) = (of(&few.cpu_per_pod), of(&many.cpu_per_pod));
-    let (few_time, many_time) = (of(&few.time_per_pod), of(&many.time_per_pod));
-    let growth = |many: &[f64], few: Figures| Figures::of(many.iter().map(|value| value / few.median));
-    let most = |goal| Some(Goal::AtMost(goal));
-    let line = |what: String, unit, figures, goal| Line {
-        what,
-        unit,
-        figures,
-        goal,
-    };
-    let pods = |what: &str, pods| format!("{what}, {pods} pods");
-    let lines = [
-        line(pods("CPU of a runtime's list", FEW), "ms", of(&few.runtime_looks), None),
-        line(
-            pods("CPU of a runtime's list", MANY),
-            "ms",
-            of(&many.runtime_looks),
-            most(LOOK),
-        ),
-        line(pods("CPU of an API's list", FEW), "ms", of(&few.api_looks), None),
-        line(
-            pods("CPU of an API's list", MANY),
-            "ms",
-            of(&many.api_looks),
-            most(LOOK),
-        ),
-        line(pods("CPU per pod", FEW) + " at once", "ms", few_cpu, None),
-        line(pods("CPU per pod", MANY) + " at once", "ms", many_cpu, None),
-        line(
-            "many / few".to_owned(),
-            "",
-            growth(&many.cpu_per_pod, few_cpu),
-            most(GROWTH),
-        ),
-        line(pods("time per pod", FEW) + " at once", "ms", few_time, None),
-        line(pods("time per pod", MANY) + " at once", "ms", many_time, None),
-        line(
-            "many / few, the servers' share included".to_owned(),
-            "",
-            growth(&many.time_per_pod, few_time),
+    let mut table = Table::default();
+    let mut growth = Vec::new();
+    for (pods, measured, goal) in [(FEW, few, None), (MANY, many, Some(LOOK))] {
+        let medians = [&measured.cpu_per_pod, &measured.time_per_pod].map(|it| Figures::of(it.iter().copied()).median);
+        growth.push(medians);
+        let mut add =
+            |what: &str, goal, values| table.add_with_goal(format!("{what}, {pods} pods"), "ms", goal, values);
+        add("CPU of a runtime's list", goal, measured.runtime_looks);
+        add("CPU of an API's list", goal, measured.api_looks);
+        add("CPU per pod at once", None, measured.cpu_per_pod);
+        add(
+            "time per pod at once, the servers' share included",
             None,
-        ),
-    ];
+            measured.time_per_pod,
+        );
+    }
+    let [cpu, time] = [0, 1].map(|which| growth[1][which] / growth[0][which]);
+    table.add_with_goal("CPU per pod: many / few", "", Some(GROWTH), [cpu]);
+    table.add("time per pod: many / few", "", [time]);
     let title = "Many pods on a scripted runtime: CPU of the agent's own thread, time until the last object is gone";
-    println!("{}", line::table(title, &lines));
+    println!("{}", table.text(title));
 }
 
 // === impl Measured ===

@@ -16,11 +16,8 @@ mod memory;
 #[path = "../tests/cli/run.rs"]
 mod run;
 
-use memory::{LIMIT, Terminal, Terminals, evicted, peak_with_large};
-use testbed::bench::{
-    figures::Figures,
-    line::{self, Goal, Line},
-};
+use memory::{LIMIT, Terminals, evicted, peak_with_large};
+use testbed::bench::Table;
 
 const LARGE: usize = 250;
 const TERMINAL: usize = 3_000;
@@ -38,55 +35,25 @@ fn main() {
         return;
     }
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let (mut large, mut terminal, mut deleted) = (Vec::new(), Vec::new(), Vec::new());
+    let mut table = Table::default();
+    let mut add = |what: String, unit, goal, value| table.add_with_goal(what, unit, Some(goal), [value]);
     for _ in 0..ROUNDS {
-        large.push(runtime.block_on(peak_with_large(LARGE)).all);
-        terminal.push(runtime.block_on(evicted(Terminals::Kept, TERMINAL)));
-        deleted.push(runtime.block_on(evicted(Terminals::Deleted, DELETED)));
-    }
-    let of = |value: &dyn Fn(&Terminal) -> f64| Figures::of(terminal.iter().map(value));
-    let of_deleted = |value: &dyn Fn(&Terminal) -> f64| Figures::of(deleted.iter().map(value));
-    let line = |what: String, unit, figures, goal| Line {
-        what,
-        unit,
-        figures,
-        goal: Some(Goal::AtMost(goal)),
-    };
-    let lines = [
-        line(
-            format!("peak, {LARGE} large pods"),
-            "MiB",
-            Figures::of(large.iter().copied()),
-            LIMIT,
-        ),
-        line(
+        let large = runtime.block_on(peak_with_large(LARGE));
+        add(format!("peak, {LARGE} large pods"), "MiB", LIMIT, large.all);
+        let terminal = runtime.block_on(evicted(Terminals::Kept, TERMINAL));
+        add(
             format!("peak, {TERMINAL} terminal pods"),
             "MiB",
-            of(&|it| it.peak.all),
             LIMIT,
-        ),
-        line("each terminal pod".to_owned(), "B", of(&|it| it.bytes), BYTES),
-        line(
-            "a deleted pod beside them".to_owned(),
-            "s",
-            of(&|it| it.seconds),
-            SECONDS,
-        ),
-        line(
-            format!("peak, {DELETED} deleted ones held by a finalizer"),
-            "MiB",
-            of_deleted(&|it| it.peak.all),
-            LIMIT,
-        ),
-        line(
-            "a deleted pod beside these".to_owned(),
-            "s",
-            of_deleted(&|it| it.seconds),
-            SECONDS,
-        ),
-    ];
-    println!(
-        "{}",
-        line::table("Memory of the agent, API server and runtime in another process", &lines)
-    );
+            terminal.peak.all,
+        );
+        add("each terminal pod".to_owned(), "B", BYTES, terminal.bytes);
+        add("a deleted pod beside them".to_owned(), "s", SECONDS, terminal.seconds);
+        let deleted = runtime.block_on(evicted(Terminals::Deleted, DELETED));
+        let what = format!("peak, {DELETED} deleted ones held by a finalizer");
+        add(what, "MiB", LIMIT, deleted.peak.all);
+        add("a deleted pod beside these".to_owned(), "s", SECONDS, deleted.seconds);
+    }
+    let title = "Memory of the agent, API server and runtime in another process";
+    println!("{}", table.text(title));
 }

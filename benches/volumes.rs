@@ -28,10 +28,7 @@ use pod_teardown::{
     teardown::volumes::{storage::Storage, tear_down_volumes},
 };
 use space::{Space, block_on, in_own_namespace, tmpfs, write};
-use testbed::bench::{
-    figures::Figures,
-    line::{self, Line},
-};
+use testbed::bench::Table;
 use tokio::time::{Instant, sleep};
 
 const PODS: usize = 110;
@@ -72,38 +69,34 @@ fn main() {
     let image = tempfile::NamedTempFile::new_in("/var/tmp").unwrap();
     let disk = files(Some(image.path().to_owned()));
     let beside = beside();
-    let growth = full.agent.iter().zip(&half.agent).map(|(full, half)| full / half / 2.0);
-    let others = full.agent.iter().zip(&few.agent).map(|(full, few)| full / few);
-    let line = Line::at_most;
-    let seconds = |values: &[f64]| Figures::of(values.iter().copied());
-    let lines = [
-        line("110 pods, 5 volumes: plain calls", "s", seconds(&few.plain), None),
-        line("110 pods, 5 volumes: agent", "s", seconds(&few.agent), None),
-        line("agent / plain calls", "", few.ratio(), Some(1.2)),
-        line("the same among 5,000 mounts: plain", "s", seconds(&full.plain), None),
-        line("the same among 5,000 mounts: agent", "s", seconds(&full.agent), None),
-        line("agent / plain, 5,000 mounts", "", full.ratio(), None),
-        line("agent, 5,000 mounts / none", "", Figures::of(others), Some(1.3)),
-        line(
-            "per pod, 110 pods / 55, 5,000 mounts",
-            "",
-            Figures::of(growth),
-            Some(1.1),
-        ),
-        line("200,000 files in memory: agent / rm", "", memory.ratio(), Some(1.2)),
-        line("200,000 files on disk: agent / rm", "", disk.ratio(), Some(1.2)),
-        line("20 pods beside that: agent's / rm", "", beside.ratio(), Some(1.2)),
-    ];
-    println!("{}", line::table("Volumes: unmounted and removed", &lines));
-}
-
-// === impl Rounds ===
-
-impl Rounds {
-    /// Round by round: what disturbs one side disturbs the other.
-    fn ratio(&self) -> Figures {
-        Figures::of(self.agent.iter().zip(&self.plain).map(|(agent, plain)| agent / plain))
+    let ratio = |some: &[f64], others: &[f64]| -> Vec<f64> {
+        // Round by round: what disturbs one side disturbs the other.
+        some.iter().zip(others).map(|(one, other)| one / other).collect()
+    };
+    let growth = ratio(&full.agent, &half.agent).into_iter().map(|it| it / 2.0);
+    let mut table = Table::default();
+    for (what, rounds) in [("", &few), (" among 5,000 mounts", &full)] {
+        table.add(
+            format!("110 pods, 5 volumes{what}: plain calls"),
+            "s",
+            rounds.plain.clone(),
+        );
+        table.add(format!("110 pods, 5 volumes{what}: agent"), "s", rounds.agent.clone());
     }
+    table.add("agent / plain, 5,000 mounts", "", ratio(&full.agent, &full.plain));
+    let per_pod = "per pod, 110 pods / 55, 5,000 mounts";
+    table.add_with_goal(per_pod, "", Some(1.1), growth);
+    let others = ratio(&full.agent, &few.agent);
+    table.add_with_goal("agent, 5,000 mounts / none", "", Some(1.3), others);
+    for (what, rounds) in [
+        ("agent / plain calls", &few),
+        ("200,000 files in memory: agent / rm", &memory),
+        ("200,000 files on disk: agent / rm", &disk),
+        ("20 pods beside that: agent's / rm", &beside),
+    ] {
+        table.add_with_goal(what, "", Some(1.2), ratio(&rounds.agent, &rounds.plain));
+    }
+    println!("{}", table.text("Volumes: unmounted and removed"));
 }
 
 fn uid(pod: usize) -> String {

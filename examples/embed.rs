@@ -8,7 +8,7 @@ use std::{env, error::Error, fs, pin::pin};
 
 use futures::{StreamExt as _, future::join_all};
 use k8s_openapi::api::core::v1::Pod;
-use pod_teardown::engine::{Engine, Teardown};
+use pod_teardown::engine::{Engine, Settings, Teardown};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
@@ -16,12 +16,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let [endpoint, kubelet_root, cgroup_root, pod_logs_dir, state_dir, pods @ ..] = &args[..] else {
         return Err("usage: embed ENDPOINT KUBELET_ROOT CGROUP_ROOT POD_LOGS_DIR STATE_DIR POD_JSON...".into());
     };
-    let engine = Engine::builder(endpoint, kubelet_root)
-        .cgroup_root(cgroup_root)
-        .pod_logs_dir(pod_logs_dir)
-        .state_dir(state_dir)
-        .start()
-        .await?;
+    let mut settings = Settings::new(endpoint, kubelet_root);
+    settings.cgroup_root.clone_from(cgroup_root);
+    settings.pod_logs_dir = pod_logs_dir.into();
+    settings.state_dir = Some(state_dir.into());
+    let engine = Engine::start(settings).await?;
     let mut teardowns = engine.recover();
     println!("resumed: {}", teardowns.len());
     if teardowns.is_empty() {

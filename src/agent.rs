@@ -1,15 +1,23 @@
 //! The composition root: builds all parts in the order of their dependencies, and starts the tasks.
 
-use std::{future::pending, io::ErrorKind, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    future::pending,
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
+use futures::{FutureExt as _, future::select_all};
 use jiff::Timestamp;
 use tokio::{
     net::TcpListener,
-    signal::unix::{SignalKind, signal},
+    signal::unix::{Signal, SignalKind, signal},
     sync::oneshot,
     time::timeout,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     config::Settings,
@@ -20,17 +28,16 @@ use crate::{
     },
     node::host::Host,
     ops::{
-        admin::{self, Admin},
+        admin::{self, Admin, socket::SocketFile},
         metrics, service,
     },
     outside::Outside,
     tasks::{run_with_restarts, spawn},
 };
 
+mod cluster;
 mod gc;
 mod node_condition;
-mod node_volumes;
-mod pod_api;
 pub mod pods;
 
 use gc::CollectorThread;
@@ -100,28 +107,13 @@ pub async fn run_on(
         .transpose()?;
     // Ports are checked before any work starts.
     let metrics = metrics.map(bind).transpose()?;
-    let mut servers = Vec::new();
-    let admin = Arc::new(Admin {
+    let admin = Admin {
         node: node_name.clone(),
         since: Timestamp::now(),
         pods: pods.as_ref().map(PodAgent::admin),
         gc: gc.as_ref().map(CollectorThread::admin),
-    });
-    let (listener, socket_file) = admin::socket::listen(&socket).await.map_err(|error| {
-        let is_taken = error.kind() == ErrorKind::AddrInUse;
-        problems::admin_socket(&socket, &error, is_taken)
-    })?;
-    let (served, listener) = (Arc::clone(&admin), Arc::new(listener));
-    let serve = move || Arc::clone(&served).serve(Arc::clone(&listener));
-    servers.push(spawn(run_with_restarts("admin socket", serve)));
-    let reported = Arc::clone(&admin);
-    let report = move || service::report_status(Arc::clone(&reported));
-    servers.push(spawn(run_with_restarts("service status", report)));
-    if let Some(listener) = metrics {
-        let listener = Arc::new(listener);
-        let serve = move || metrics::serve(Arc::clone(&admin), Arc::clone(&listener));
-        servers.push(spawn(run_with_restarts("metrics", serve)));
-    }
+    };
+    let (servers, socket_file) = start_servers(Arc::new(admin), &socket, metrics).await?;
     let stop_collector = CancellationToken::new();
     let _stop_on_drop = stop_collector.clone().drop_guard();
     let mut gc = gc.map(|gc| gc.start(stop_collector.clone())).transpose()?;
@@ -164,6 +156,31 @@ pub async fn run_on(
     result
 }
 
+/// Starts what serves the users of this node: the admin socket, the status for systemd, and metrics.
+async fn start_servers(
+    admin: Arc<Admin>,
+    socket: &Path,
+    metrics: Option<TcpListener>,
+) -> Result<(Vec<AbortOnDropHandle<()>>, SocketFile), Problem> {
+    let (listener, file) = admin::socket::listen(socket).await.map_err(|error| {
+        let is_taken = error.kind() == ErrorKind::AddrInUse;
+        problems::admin_socket(socket, &error, is_taken)
+    })?;
+    let (served, listener) = (Arc::clone(&admin), Arc::new(listener));
+    let serve = move || Arc::clone(&served).serve(Arc::clone(&listener));
+    let reported = Arc::clone(&admin);
+    let report = move || service::report_status(Arc::clone(&reported));
+    let mut servers = vec![
+        spawn(run_with_restarts("admin socket", serve)),
+        spawn(run_with_restarts("service status", report)),
+    ];
+    servers.extend(metrics.map(Arc::new).map(|listener| {
+        let serve = move || metrics::serve(Arc::clone(&admin), Arc::clone(&listener));
+        spawn(run_with_restarts("metrics", serve))
+    }));
+    Ok((servers, file))
+}
+
 /// Waits until the collector's thread exits by itself, which only a panic causes.
 async fn wait_for_exit(gc: &mut Option<oneshot::Receiver<()>>) {
     match gc {
@@ -177,33 +194,20 @@ fn bind(addr: SocketAddr) -> Result<TcpListener, Problem> {
 }
 
 /// The signals that stop the agent.
-struct StopSignal {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-    hang_up: tokio::signal::unix::Signal,
-}
+struct StopSignal(Vec<Signal>);
 
 // === impl StopSignal ===
 
 impl StopSignal {
     fn new() -> Result<Self, Problem> {
-        let listen = |kind| {
-            signal(kind).map_err(|error| {
-                Problem::configuration(format!("signals: {error}"), "check the limits of this process")
-            })
-        };
-        Ok(Self {
-            terminate: listen(SignalKind::terminate())?,
-            interrupt: listen(SignalKind::interrupt())?,
-            hang_up: listen(SignalKind::hangup())?,
-        })
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
+        let signals = kinds.into_iter().map(signal).collect::<io::Result<_>>();
+        signals
+            .map(Self)
+            .map_err(|error| Problem::configuration(format!("signals: {error}"), "check the limits of this process"))
     }
 
     async fn received(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
-            _ = self.hang_up.recv() => {}
-        }
+        select_all(self.0.iter_mut().map(|signal| signal.recv().boxed())).await;
     }
 }

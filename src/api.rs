@@ -1,25 +1,18 @@
 //! Client of the API server. Errors distinguish what an answer proves.
 
-mod answer;
 mod client;
 mod cluster;
-mod connection;
 mod connection_pool;
 mod credentials;
 mod dial;
-mod durations;
 mod error;
 pub mod escape;
 mod event;
 pub mod expiry;
 mod http2;
-mod identity;
-mod items;
 pub mod kubeconfig;
-mod lines;
 mod metadata;
-mod node_proof;
-mod review;
+mod requests;
 
 /// User-Agent header.
 const USER_AGENT: http::HeaderValue =
@@ -27,14 +20,13 @@ const USER_AGENT: http::HeaderValue =
 
 pub(crate) use self::error::with_causes;
 pub use self::{
-    answer::{read, with_timeout},
-    client::{ApiClient, DeleteAnswer, WatchLine, WatchStream},
+    client::{ApiClient, WatchLine, WatchStream},
+    connection_pool::Proof,
     dial::{Dial, Duplex},
-    durations::{RequestCode, RequestLabels},
-    error::{About, ApiError},
+    error::{ApiError, ErrorKind, read},
     escape::escape,
     event::EventWrite,
     http2::LastReceived,
     metadata::{AnswerStream, Document, Lane, MetadataClient},
-    node_proof::Proof,
+    requests::{REQUEST_DURATIONS, with_timeout},
 };

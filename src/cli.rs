@@ -1,41 +1,33 @@
 //! The command line.
 
+#![allow(
+    missing_docs,
+    reason = "flags and verbs have help; parts of a command line have none"
+)]
+
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, builder::Styles};
 use clap_complete::Shell;
 
-mod check;
 mod control;
 mod gc;
 pub mod kubectl;
 mod node;
 mod object;
 mod output;
-mod pod;
 mod read;
-mod report;
-mod service;
-mod status;
-mod stop;
+mod show;
 mod values;
 
-pub use check::CheckArgs;
-pub use control::{ApproveArgs, HandoverArgs, PauseArgs, ResumeArgs};
+pub use control::{ApproveArgs, HandoverArgs, PauseArgs, StopArgs};
 pub use gc::{GcVerb, GcWhyArgs, GraphArgs};
-pub use node::NodeFlags;
-pub use object::{ObjectArg, OptionalPodArg, PodArg, PodId, PodName};
-pub use output::{
-    DEFAULT_SOCKET, GraphFormat, OutputFormat, PlainFormat, PlainQueryFlags, QueryFlags, SocketFlag, TimelineFormat,
-};
-pub use pod::{PlanArgs, TimelineArgs, WhyArgs};
-pub use read::Read;
-pub use report::ReportArgs;
-pub use service::ServiceSettings;
-pub use status::StatusArgs;
-pub use stop::StopArgs;
-pub use values::MAX_PAUSE;
-pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag};
+pub use node::{CheckArgs, NodeFlags};
+pub use object::{ObjectArg, OptionalPodArg, PodArg, parse_pod_name};
+pub use output::{DEFAULT_SOCKET, OutputFormat, QueryFlags, SocketFlag, TimelineFormat};
+pub use read::unknown_variables;
+pub use show::{PodQueryArgs, ReportArgs, TimelineArgs};
+pub use values::{MAX_PAUSE, ModeFlag};
 
 /// Terminates Kubernetes pods as the kubelet does, directly against the container runtime, and collects garbage.
 ///
@@ -46,87 +38,86 @@ pub use values::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag};
 ///
 /// The commands that query the agent need root; check needs it for complete results. Start with check.
 #[derive(Debug, Parser)]
-#[command(name = "pod-teardown", version, term_width = 100)]
+#[command(name = "pod-teardown", version, term_width = 100, styles = Styles::plain())]
 #[command(
-    after_help = "Exit code: 0 success; 64 the command line is wrong; 78 the configuration is wrong; 1 any other error; \
-    check has a few more."
+    after_help = "Exit code: 0 success; 64 the command line is wrong; 78 the configuration is wrong; 1 any other error, also that \
+    no agent answers, or that it does not know the object. check has one more, and handover always succeeds."
 )]
 pub struct Cli {
-    /// What to do.
     #[command(subcommand)]
     pub verb: Verb,
 }
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "where a verb has no comment, its arguments have the help")]
 pub enum Verb {
     /// Run the agent of this node, in the foreground.
     ///
     /// While a kubelet works on this node's pods, or the Node in the API is not this machine, the agent touches nothing, and
     /// reports the reason. It waits for an API server or runtime that cannot be reached.
     #[command(after_help = "Examples:
-  # Run the agent with the kubelet's credentials: it acts while the kubelet is down
-  pod-teardown run --mode auto --kubeconfig /etc/kubernetes/kubelet.conf --node-name worker-1 \\
-    --kubelet-config /var/lib/kubelet/config.yaml
-  # Only observe the kubelet, and change nothing
-  pod-teardown run --mode observe
-
-Exit code: 0 it was stopped; 64 the command line is wrong; 78 the configuration is wrong; 1 any other error, also that another \
-agent runs on this node.")]
+  # Act while the kubelet is down
+  pod-teardown run --mode auto")]
     Run(NodeFlags),
     Check(CheckArgs),
-    Status(StatusArgs),
+    /// Show the role of the agent of this node, and the terminating pods.
+    ///
+    /// Lines appear only if there is something to show. A pod without a step is left to the kubelet, or waits for the takeover.
+    /// AGE counts from the moment when this agent learned of the termination. GRACE is what is left of the grace period.
+    #[command(after_help = "Examples:
+  # With UIDs, attempts and counters
+  pod-teardown status -o wide")]
+    Status(QueryFlags),
     Timeline(TimelineArgs),
-    Why(WhyArgs),
-    Plan(PlanArgs),
+    /// Explain why a pod of this node still exists, and what it waits for, most urgent first, each with a remedy.
+    ///
+    /// It works for any pod, also beside a living kubelet. The node is only read. What cannot be read in time is reported as unknown.
+    #[command(after_help = "Examples:
+  # Why is pod db-0 in namespace shop still terminating?
+  pod-teardown why -n shop db-0
+
+For other objects see gc why.")]
+    Why(PodQueryArgs),
+    /// Show what the agent would do to take a pod down now, step by step. Nothing is changed.
+    ///
+    /// Lines before the steps show what blocks them now, such as a living kubelet or a safety hold. A pod that is not being deleted is
+    /// left alone: its plan shows what a deletion would cause.
+    #[command(after_help = "Examples:
+  # What would be done to pod web-0 in namespace default, with the paths of its cgroup?
+  pod-teardown plan web-0 -o wide")]
+    Plan(PodQueryArgs),
     Report(ReportArgs),
     Stop(StopArgs),
     /// Show the safety holds: what the agent does only after an approval, since when, why, and the effect of an approval.
     ///
-    /// node-uid blocks everything: the Node has another UID than the recorded one. absence blocks what would follow from pods
-    /// that a list lacks: the list is older than another one, suddenly empty, or lacks most pods at once. pod/NS/NAME blocks
-    /// one pod: its cgroup, directory and runtime contradict each other. Each may be a mistake in the configuration or in the
-    /// cluster, where terminating pods would cost data: check that before you approve it.
+    /// Each may be a mistake in the configuration or in the cluster, where terminating pods would cost data: check that before you
+    /// approve it. What no approval can change, such as a living kubelet, is shown first.
     #[command(after_help = "Examples:
   # List the safety holds
-  pod-teardown holds
-
-What no approval can change, such as a living kubelet, is shown first.
-
-Exit code: 0; 64 the command line is wrong; 1 no agent answers, or it runs with --mode never.")]
+  pod-teardown holds")]
     Holds(QueryFlags),
     Approve(ApproveArgs),
     Handover(HandoverArgs),
     Pause(PauseArgs),
-    Resume(ResumeArgs),
-    /// Show the versions of this program, the agent, the kernel, the container runtime and the API server.
-    ///
-    /// Without an agent, its row shows why it does not answer.
+    /// End a pause. Waiting work continues.
     #[command(after_help = "Examples:
-  # Show all versions
-  pod-teardown version
-  # Only the version of this program
-  pod-teardown --version
-
-Exit code: 0, also if no agent answers; 64 the command line is wrong.")]
-    Version(PlainQueryFlags),
+  # End the pause
+  pod-teardown resume")]
+    Resume(SocketFlag),
+    /// Show the versions of this program, the agent and the container runtime.
+    #[command(after_help = "Examples:
+  # Show the versions
+  pod-teardown version")]
+    Version(SocketFlag),
     /// Show the garbage collector of owner references.
     Gc {
-        /// What to show.
         #[command(subcommand)]
         verb: GcVerb,
     },
-    /// Print the completion script for a shell.
+    /// Print the completion script for a shell. The packages contain these files.
     #[command(after_help = "Examples:
-  # Install it for bash, zsh or fish
-  pod-teardown completion bash > /etc/bash_completion.d/pod-teardown
-  pod-teardown completion zsh > /usr/local/share/zsh/site-functions/_pod-teardown
-  pod-teardown completion fish > ~/.config/fish/completions/pod-teardown.fish
-
-The packages contain these files.
-
-Exit code: 0; 64 the command line is wrong.")]
+  # Install it for bash
+  pod-teardown completion bash > /etc/bash_completion.d/pod-teardown")]
     Completion {
         /// The shell.
         #[arg(value_name = "SHELL")]

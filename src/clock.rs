@@ -1,6 +1,6 @@
 //! Points in time that survive a restart of the agent. They are measured from boot: changes of the wall clock do not matter.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use backon::ExponentialBuilder;
 use jiff::Timestamp;
@@ -39,11 +39,7 @@ impl BootClock {
     /// # Errors
     /// When the boot ID cannot be read.
     pub fn new() -> std::io::Result<Self> {
-        Self::from_file(Path::new(BOOT_ID))
-    }
-
-    fn from_file(path: &Path) -> std::io::Result<Self> {
-        let boot_id = std::fs::read_to_string(path)?;
+        let boot_id = std::fs::read_to_string(BOOT_ID)?;
         Ok(Self::of(boot_id.trim(), boottime))
     }
 
@@ -149,23 +145,26 @@ mod tests {
 
     use super::*;
 
-    fn mark(boot_id: &str, seconds: u64, wall: i64) -> Mark {
-        Mark {
-            boot_id: boot_id.to_owned(),
-            since_boot: Duration::from_secs(seconds),
-            wall: Timestamp::from_second(wall).unwrap(),
+    impl Mark {
+        /// In this boot, so many seconds after it began, at this second of the wall clock.
+        pub fn at(boot_id: &str, seconds: u64, wall: i64) -> Self {
+            Self {
+                boot_id: boot_id.to_owned(),
+                since_boot: Duration::from_secs(seconds),
+                wall: Timestamp::from_second(wall).expect("a second that a test has chosen"),
+            }
         }
     }
 
     #[test]
     fn elapsed_time_ignores_the_wall_clock() {
-        let begun = mark("a", 100, 5_000_000);
-        assert_eq!(begun.elapsed(&mark("a", 107, 1_000)), Some(Duration::from_secs(7)));
+        let begun = Mark::at("a", 100, 5_000_000);
+        assert_eq!(begun.elapsed(&Mark::at("a", 107, 1_000)), Some(Duration::from_secs(7)));
     }
 
     #[test]
     fn elapsed_time_is_unknown_after_a_reboot() {
-        assert_eq!(mark("a", 100, 0).elapsed(&mark("b", 5, 60)), None);
+        assert_eq!(Mark::at("a", 100, 0).elapsed(&Mark::at("b", 5, 60)), None);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 //! What the API server shows of terminations on all nodes, for `kubectl teardown`: read with the user's own credentials.
 //!
-//! `read` fetches objects; `node`, `nodes` and `pod` decide what they show. Nothing is written.
+//! `read` fetches objects; `nodes` and `pod` decide what they show. Nothing is written.
 
-pub mod node;
 pub mod nodes;
 pub mod pod;
 pub mod read;

@@ -9,29 +9,27 @@ use std::{
 };
 
 use nix::{
-    sys::statfs::{CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC, FsType, PROC_SUPER_MAGIC, SYSFS_MAGIC, statfs},
+    sys::statfs::{PROC_SUPER_MAGIC, statfs},
     unistd::{AccessFlags, access},
 };
+use opentelemetry_otlp::SpanExporter;
 
-use self::files::is_absent;
+use self::document::is_absent;
 use crate::{
-    cli::{ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags},
+    cli::{ModeFlag, NodeFlags},
     collector::Mode,
     model::problem::Problem,
     node::{
-        cri::{CriEndpoint, types::CgroupDriver},
+        cri::CriEndpoint,
         kubelet_process::{
             LocalKubelet,
-            flags::{self, DEFAULT_ROOT, KubeletFlags},
+            flags::{self, DEFAULT_ROOT},
         },
         kubelet_root::KubeletRoot,
-        unmounts::ForceUnmount,
     },
-    otlp::OtlpCollector,
 };
 
 mod document;
-mod files;
 mod kubeconfig;
 mod kubelet;
 pub mod layout;
@@ -45,12 +43,8 @@ const DEFAULT_RUNTIME: &str = "unix:///run/containerd/containerd.sock";
 /// The kubelet's default for `podLogsDir`.
 const DEFAULT_POD_LOGS_DIR: &str = "/var/log/pods";
 
-/// File systems without ordinary directories, although access(2) permits root to write.
-const NOT_FOR_FILES: [FsType; 4] = [PROC_SUPER_MAGIC, SYSFS_MAGIC, CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC];
 /// Maximum of any duration.
 const MAX_DURATION: Duration = Duration::from_secs(24 * 3600);
-/// Maximum length of a Unix socket's path, without the terminating NUL.
-const MAX_SOCKET_PATH: usize = 107;
 /// Minimum of `--take-over-after`.
 const MIN_TAKE_OVER_AFTER: Duration = Duration::from_secs(2);
 
@@ -69,8 +63,8 @@ pub struct Settings {
     pub socket: PathBuf,
     /// Address of the metrics endpoint.
     pub metrics: Option<SocketAddr>,
-    /// Collector of traces.
-    pub otlp: Option<OtlpCollector>,
+    /// Exports traces to a collector.
+    pub otlp: Option<SpanExporter>,
     /// `--shutdown-timeout`.
     pub shutdown_timeout: Duration,
 }
@@ -82,20 +76,12 @@ pub struct PodSettings {
     pub kube: kube::Config,
     /// The file of `kube`.
     pub kubeconfig: PathBuf,
-    /// The kubelet's configuration file.
-    pub kubelet_config: Option<PathBuf>,
-    /// The directory of its drop-ins.
-    pub kubelet_config_dir: Option<PathBuf>,
-    /// Flags of the kubelet, as far as they are known.
-    pub kubelet_start: Option<KubeletFlags>,
+    /// The flags, for those that are used as they are.
+    pub flags: NodeFlags,
     /// The runtime's socket.
     pub cri_endpoint: CriEndpoint,
     /// The kubelet's root directory, links resolved.
     pub kubelet_root: KubeletRoot,
-    /// `--cgroup-driver`; `None` for auto.
-    pub cgroup_driver: Option<CgroupDriver>,
-    /// `cgroupDriver` of the kubelet's configuration.
-    pub kubelet_cgroup_driver: Option<String>,
     /// Parent cgroup of `kubepods`.
     pub cgroup_root: String,
     /// The kubelet's `podLogsDir`.
@@ -104,10 +90,6 @@ pub struct PodSettings {
     pub healthz: Option<SocketAddr>,
     /// `--driver-hold`.
     pub driver_hold: Duration,
-    /// Whether mounts of unreachable servers are unmounted by force.
-    pub force_unmount: ForceUnmount,
-    /// Whether the role is reported in the cluster.
-    pub reports_node_condition: bool,
     /// When to take over from the kubelet; `None` if the node has none (`--mode always`). If the agent only observes, when it would
     /// take over.
     pub takeover: Option<TakeoverSettings>,
@@ -149,19 +131,13 @@ impl PodSettings {
 
     /// Settings that must agree with the kubelet's flags.
     pub fn expected_kubelet_settings(&self, node_name: &str) -> flags::ExpectedFlags {
-        let given = match self.cgroup_driver {
-            None => self.kubelet_cgroup_driver.clone(),
-            Some(CgroupDriver::Cgroupfs) => Some("cgroupfs".to_owned()),
-            Some(CgroupDriver::Systemd) => Some("systemd".to_owned()),
-        };
         flags::ExpectedFlags {
             kubeconfig: self.kubeconfig.clone(),
-            kubelet_config: self.kubelet_config.clone(),
-            kubelet_config_dir: self.kubelet_config_dir.clone(),
+            kubelet_config: self.flags.kubelet_config.clone(),
+            kubelet_config_dir: self.flags.kubelet_config_dir.clone(),
             kubelet_root: self.kubelet_root.given().to_owned(),
             resolved_root: self.kubelet_root.path().to_owned(),
             runtime: self.cri_endpoint.path().to_owned(),
-            cgroup_driver: given,
             cgroup_root: self.cgroup_root.clone(),
             healthz_port: self.healthz.map_or(0, |at| at.port()),
             node_name: node_name.to_owned(),
@@ -191,7 +167,7 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
     problems.ok_or_record(socket(&flags.socket.socket));
     let metrics = problems.ok_or_record(metrics_addr(flags.metrics_addr.as_deref()));
     // The variables are standard: a value for other programs must not prevent the teardown of pods.
-    let otlp = otlp::collector(flags).unwrap_or_else(|Problem { what, remedy, .. }| {
+    let otlp = otlp::exporter(flags).unwrap_or_else(|Problem { what, remedy, .. }| {
         tracing::warn!(what, remedy, "Traces are not exported");
         None
     });
@@ -211,19 +187,6 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
         }
         _ => Err(problems.0),
     }
-}
-
-/// As [`validate`], with further problems of the command line.
-///
-/// # Errors
-/// All problems, `mistakes` first.
-pub async fn validate_all(flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
-    let settings = validate(flags).await;
-    if mistakes.is_empty() {
-        return settings;
-    }
-    let more = settings.err().unwrap_or_default();
-    Err(mistakes.iter().cloned().chain(more).collect())
 }
 
 async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodSettings> {
@@ -250,30 +213,21 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     Some(PodSettings {
         kube,
         kubeconfig,
-        kubelet_config: flags.kubelet_config.clone(),
-        kubelet_config_dir: flags.kubelet_config_dir.clone(),
-        kubelet_start: flags.kubelet_start.clone(),
+        flags: flags.clone(),
         healthz: kubelet.healthz(),
         cri_endpoint: cri_endpoint?,
         kubelet_root: kubelet_root?,
-        cgroup_driver: flags.cgroup_driver.given(),
-        kubelet_cgroup_driver: kubelet.cgroup_driver,
         cgroup_root: cgroup_root?,
         pod_logs_dir: kubelet.pod_logs_dir.unwrap_or_else(|| DEFAULT_POD_LOGS_DIR.into()),
         driver_hold: driver_hold?,
-        force_unmount: match flags.force_unmount {
-            ForceUnmountFlag::Never => ForceUnmount::Never,
-            ForceUnmountFlag::DeadServer => ForceUnmount::DeadServer,
-        },
-        reports_node_condition: flags.node_condition,
         takeover: (flags.mode != ModeFlag::Always).then_some(takeover),
         only_observes,
     })
 }
 
 async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
-    let Some(file) = flags.gc_kubeconfig.as_deref().filter(|_| flags.gc != GcFlag::Never) else {
-        return if flags.gc == GcFlag::Always {
+    let Some(file) = flags.gc_kubeconfig.as_deref().filter(|_| flags.gc != Mode::Never) else {
+        return if flags.gc == Mode::Always {
             Err(Problem::usage(
                 "--gc always needs --gc-kubeconfig",
                 "set --gc-kubeconfig to the kubeconfig of a user with the rights of deploy/gc-rbac.yaml",
@@ -286,7 +240,7 @@ async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
     Ok(Some(GcSettings {
         kube,
         kubeconfig,
-        mode: flags.gc.into(),
+        mode: flags.gc,
     }))
 }
 
@@ -390,11 +344,9 @@ fn writable(flag: &str, dir: &Path) -> Result<(), Problem> {
     if !existing.is_dir() {
         return Err(problem(format!("{} is not a directory", existing.display())));
     }
-    if statfs(existing).is_ok_and(|it| NOT_FOR_FILES.contains(&it.filesystem_type())) {
-        return Err(problem(format!(
-            "the file system of {} cannot store files",
-            existing.display()
-        )));
+    // Its permissions allow root to write, and no file can be created there.
+    if statfs(existing).is_ok_and(|found| found.filesystem_type() == PROC_SUPER_MAGIC) {
+        return Err(problem(format!("{} is on procfs", existing.display())));
     }
     access(existing, AccessFlags::W_OK | AccessFlags::X_OK).map_err(|errno| {
         problem(format!(
@@ -418,15 +370,6 @@ fn socket(path: &Path) -> Result<(), Problem> {
         return Err(Problem::configuration(
             format!("--socket {}: it is {what}", path.display()),
             "set --socket to a path that does not exist, or to a socket",
-        ));
-    }
-    if path.as_os_str().len() > MAX_SOCKET_PATH {
-        return Err(Problem::usage(
-            format!(
-                "--socket {}: it is longer than {MAX_SOCKET_PATH} bytes, the maximum for the path of a socket",
-                path.display()
-            ),
-            "set --socket to a shorter path",
         ));
     }
     if !path.is_absolute() {

@@ -2,12 +2,11 @@
 //!
 //! ```no_run
 //! # async fn example(pod: k8s_openapi::api::core::v1::Pod) -> Result<(), Box<dyn std::error::Error>> {
-//! use pod_teardown::engine::Engine;
+//! use pod_teardown::engine::{Engine, Settings};
 //!
-//! let engine = Engine::builder("unix:///run/containerd/containerd.sock", "/var/lib/kubelet")
-//!     .state_dir("/var/lib/my-agent")
-//!     .start()
-//!     .await?;
+//! let mut settings = Settings::new("unix:///run/containerd/containerd.sock", "/var/lib/kubelet");
+//! settings.state_dir = Some("/var/lib/my-agent".into());
+//! let engine = Engine::start(settings).await?;
 //! for unfinished in engine.recover() {
 //!     unfinished.finished().await;
 //! }
@@ -21,7 +20,7 @@
 //! A termination runs preStop hooks, stops containers and sandboxes within the grace period, unprepares devices, unmounts and
 //! removes volumes, and removes cgroups, containers, sandboxes, logs and the pod's directory. A step that fails is repeated, after
 //! 1 s at first and after a minute at last, until it succeeds. Interfaces that the program can implement are in
-//! [`teardown::boundary`](crate::teardown::boundary) and [`teardown::journal`](crate::teardown::journal).
+//! [`teardown::boundary`](crate::teardown::boundary).
 
 use std::{
     collections::BTreeMap,
@@ -44,16 +43,13 @@ use crate::{
         trace::Trace,
     },
     node::lock::DirLock,
-    teardown::{
-        begin::Termination, context::Context, journal::PodJournalExt as _, plan::gather::plan_view,
-        priority_gate::PriorityGate, worker::PodUpdate,
-    },
+    teardown::{attempt::PodUpdate, begin::Termination, context::Context, plan::plan_view},
 };
 
-mod builder;
+mod start;
 
 pub use crate::teardown::{WorkerResult, plan::Plan};
-pub use builder::Builder;
+pub use start::Settings;
 
 /// Takes pods of this node down. Dropping it is like a crash: nothing is cleaned up.
 pub struct Engine {
@@ -61,9 +57,7 @@ pub struct Engine {
     /// Whether a reporter sends the status and deletes the object.
     has_reporter: bool,
     running: Arc<Running>,
-    priority_gate: PriorityGate,
     _lock: DirLock,
-    _gate_poll: AbortOnDropHandle<()>,
 }
 
 /// Pods that are terminating.
@@ -85,21 +79,23 @@ pub struct Teardown {
 // === impl Engine ===
 
 impl Engine {
-    /// An engine for the container runtime that listens at `endpoint`, such as `unix:///run/containerd/containerd.sock`, and for
-    /// the pods below `kubelet_root`, such as `/var/lib/kubelet`.
-    pub fn builder(endpoint: &str, kubelet_root: impl Into<std::path::PathBuf>) -> Builder {
-        Builder::new(endpoint, kubelet_root.into())
-    }
-
     /// Lists what [`Self::begin`] would do now, step by step, without changes. What cannot be read is part of the plan.
     ///
     /// # Errors
     /// When the pod has no name, namespace or UID.
     pub async fn plan(&self, pod: &Pod) -> Result<Plan, Problem> {
         let view = view_of(pod)?;
-        let blocked = self.context.gate.why_blocked().into_iter().collect();
+        let blocked = self
+            .context
+            .node
+            .effects
+            .check()
+            .err()
+            .iter()
+            .map(ToString::to_string)
+            .collect();
         let context = Arc::new(self.context.read_only());
-        Ok(plan_view(&context, Arc::new(view), None, blocked).await)
+        Ok(plan_view(&context, Arc::new(view), blocked).await)
     }
 
     /// Begins the pod's termination. A termination in progress is not changed; an earlier one is resumed from the journal. The
@@ -119,22 +115,22 @@ impl Engine {
             ));
         }
         let manifest = serde_json::to_string(pod).ok();
-        Ok(self.start(view, grace, manifest))
+        Ok(self.terminate(view, grace, manifest))
     }
 
     /// Resumes all terminations that an earlier run has begun and not finished. Grace periods that have begun do not begin again,
     /// and hooks that have ended do not run again.
     pub fn recover(&self) -> Vec<Teardown> {
-        let pods = self.context.journal.pods();
+        let pods = self.context.journal.unfinished().into_iter().map(|view| view.pod);
         let resume = |pod: PodRef| {
             let manifest = self.context.journal.pod(&pod.uid).and_then(|entry| entry.manifest);
             let known = manifest.and_then(|manifest| view_of(&serde_json::from_str(&manifest).ok()?).ok());
-            self.start(known.unwrap_or_else(|| PodView::identity_only(pod)), None, None)
+            self.terminate(known.unwrap_or_else(|| PodView::identity_only(pod)), None, None)
         };
-        pods.into_iter().map(resume).collect()
+        pods.map(resume).collect()
     }
 
-    fn start(&self, view: PodView, grace: Option<Duration>, manifest: Option<String>) -> Teardown {
+    fn terminate(&self, view: PodView, grace: Option<Duration>, manifest: Option<String>) -> Teardown {
         let mut running = self.running.lock();
         let uid = view.pod.uid.clone();
         if let Some(entry) = running.get(&uid) {
@@ -149,9 +145,9 @@ impl Engine {
         let update = PodUpdate::new(Arc::new(PodView { object, ..view }), None);
         let termination = Termination::begin(Arc::clone(context), update, Cause::Deleted, grace);
         if let Some(manifest) = manifest {
-            context.journal.record_manifest(&uid, manifest);
+            context.journal.update(&uid, |entry| entry.manifest = Some(manifest));
         }
-        let worker = termination.run(self.priority_gate.clone());
+        let worker = termination.run();
         let outcome = watch::Sender::new(None);
         let teardown = Teardown {
             termination,

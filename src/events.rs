@@ -1,19 +1,19 @@
 //! Kubernetes Events. A full queue or a lost event blocks no teardown. An unreachable API server is retried.
 
-mod body;
 mod correlator;
 mod sender;
 
 use std::sync::{Arc, Mutex, PoisonError};
 
+use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::Instant};
 
 pub use self::sender::SendEvent;
 use self::{
-    body::Event,
     correlator::{EventAction, EventCorrelator, EventKey},
-    sender::{QueuedEvent, Unsent, send_all},
+    sender::{QueuedEvent, send_all},
 };
 use crate::{
     clock::WallClock,
@@ -29,15 +29,19 @@ use crate::{
 
 /// Capacity of the queue: a full node of pods with a few containers each.
 const QUEUE: usize = 1024;
+/// Maximum length of an object's name (DNS subdomain, RFC 1123).
+const NAME_LIMIT: usize = 253;
 
 /// The `involvedObject` of an event.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Involved {
     /// Group and version, such as `apps/v1`.
     pub api_version: String,
     /// Kind, such as `Pod`.
     pub kind: String,
     /// Empty for cluster-scoped objects.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
     /// Name.
     pub name: String,
@@ -68,15 +72,30 @@ impl EventSink for Events {
             };
             format!("spec.{list}{{{name}}}")
         });
-        self.record_pod_event(view, field_path, reason, message);
+        let mut involved = json!(Involved {
+            api_version: "v1".to_owned(),
+            kind: "Pod".to_owned(),
+            namespace: view.pod.namespace.to_string(),
+            name: view.pod.name.to_string(),
+            uid: view.pod.uid.to_string(),
+        });
+        if let Some(field_path) = &field_path {
+            involved["fieldPath"] = field_path.as_str().into();
+        }
+        let key = EventKey {
+            uid: view.pod.uid.as_str().into(),
+            field_path,
+            reason,
+        };
+        self.send(&involved, Some(key), reason, message);
     }
 
     fn count(&self, what: Counted<'_>) {
         match what {
             Counted::Failed(failure) => self.counters.failed(failure),
             Counted::AttemptFailed(failures) => self.counters.attempt_failed(failures),
-            Counted::HookFailed => self.counters.hook_failed(),
-            Counted::PodDeleted => self.counters.pod_deleted(),
+            Counted::HookFailed => self.counters.count(|counts| counts.hooks_failed += 1),
+            Counted::PodDeleted => self.counters.count(|counts| counts.deleted += 1),
         }
     }
 }
@@ -89,9 +108,8 @@ impl Events {
         counters: Arc<Counters>,
     ) -> (Self, impl Future<Output = ()> + Send + 'static) {
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let unsent = Arc::new(Unsent::new(waiting, Arc::clone(&counters)));
-        let counted = Arc::clone(&counters);
-        let send = move || send_all(Arc::clone(&send_event), Arc::clone(&unsent), Arc::clone(&counted));
+        let (waiting, weak) = (Arc::new(tokio::sync::Mutex::new(waiting)), queue.downgrade());
+        let send = move || send_all(Arc::clone(&send_event), Arc::clone(&waiting), weak.clone());
         let sender = run_with_restarts("events", send);
         let events = Self {
             node_name: node_name.into(),
@@ -109,68 +127,21 @@ impl Events {
         Self { wall, ..self }
     }
 
-    /// Records an event about any object. Events about cluster-scoped objects are in namespace `default`.
+    /// Records an event about any object. It is not correlated with others.
     pub fn record(&self, object: &Involved, reason: Reason, message: &str) {
-        let mut involved = json!({
-            "kind": object.kind,
-            "apiVersion": object.api_version,
-            "name": object.name,
-            "uid": object.uid,
-        });
-        let namespace = if object.namespace.is_empty() {
-            "default"
-        } else {
-            &object.namespace
-        };
-        if !object.namespace.is_empty() {
-            involved["namespace"] = namespace.into();
-        }
-        self.send(&namespace.into(), &object.name, &involved, None, reason, message);
+        self.send(&json!(object), None, reason, message);
     }
 
-    fn record_pod_event(&self, view: &PodView, field_path: Option<String>, reason: Reason, message: &str) {
-        let mut involved = json!({
-            "kind": "Pod",
-            "apiVersion": "v1",
-            "namespace": &*view.pod.namespace,
-            "name": &*view.pod.name,
-            "uid": view.pod.uid.as_str(),
-        });
-        if let Some(field_path) = &field_path {
-            involved["fieldPath"] = field_path.as_str().into();
-        }
-        let key = EventKey {
-            uid: view.pod.uid.as_str().into(),
-            field_path,
-            reason,
-        };
-        self.send(
-            &view.pod.namespace,
-            &view.pod.name,
-            &involved,
-            Some(key),
-            reason,
-            message,
-        );
-    }
-
-    fn send(
-        &self,
-        namespace: &Arc<str>,
-        name_of: &str,
-        involved: &Value,
-        key: Option<EventKey>,
-        reason: Reason,
-        message: &str,
-    ) {
+    fn send(&self, involved: &Value, key: Option<EventKey>, reason: Reason, message: &str) {
         let message = &*ForeignText::new(message);
         let (now, wall) = (Instant::now(), self.wall.now());
-        let new: Arc<str> = body::name(name_of, wall).into();
+        let text = |field: &str| involved[field].as_str().unwrap_or_default();
+        let new: Arc<str> = name(text("name"), wall).into();
         let action = key.map_or(EventAction::Create, |key| {
             let mut correlator = self.correlator.lock().unwrap_or_else(PoisonError::into_inner);
             correlator.correlate(key, message, &new, wall, now)
         });
-        let (name, count, first_timestamp, patch) = match action {
+        let (name, count, first_timestamp, is_repeated) = match action {
             EventAction::Create => (new, 1, wall, false),
             EventAction::Patch {
                 name,
@@ -179,40 +150,52 @@ impl Events {
             } => (name, count, first_timestamp, true),
             EventAction::Skip => return,
         };
-        let event = Event {
-            host: &self.node_name,
+        // Events about cluster-scoped objects are in namespace `default`.
+        let namespace: Arc<str> = involved["namespace"].as_str().unwrap_or("default").into();
+        let create = json!({
+            "kind": "Event",
+            "apiVersion": "v1",
+            "metadata": { "namespace": &*namespace, "name": &*name },
+            "involvedObject": involved,
+            "reason": reason,
+            "message": message,
+            "type": reason.kind(),
+            "source": { "component": "pod-teardown", "host": &*self.node_name },
+            "reportingComponent": "pod-teardown",
+            "reportingInstance": &*self.node_name,
+            "firstTimestamp": seconds(first_timestamp),
+            "lastTimestamp": seconds(wall),
+            "count": count,
+        });
+        let patch = json!({ "message": message, "lastTimestamp": seconds(wall), "count": count });
+        let event = QueuedEvent {
             namespace,
-            name: &name,
-            involved,
-            reason,
-            message,
-            count,
-            first_timestamp,
-            last_timestamp: wall,
-        };
-        let waiting = QueuedEvent {
-            namespace: Arc::clone(namespace),
-            uid: involved["uid"].as_str().unwrap_or_default().to_owned(),
-            create: event.create().to_string().into(),
-            patch: patch.then(|| event.patch().to_string().into()),
             name,
+            uid: text("uid").to_owned(),
+            create: create.to_string().into(),
+            patch: is_repeated.then(|| patch.to_string().into()),
             reason,
             message: message.to_owned(),
             recorded_at: now,
             was_tried: false,
+            counters: Arc::clone(&self.counters),
+            unsent: Some("the agent has stopped".to_owned()),
         };
-        if self.queue.try_send(waiting).is_err() {
-            self.counters.event_dropped();
-            tracing::warn!(
-                uid = involved["uid"].as_str(),
-                namespace = &**namespace,
-                name = name_of,
-                reason = reason.as_str(),
-                event_message = message,
-                "Event is dropped: the queue is full"
-            );
+        if let Err(dropped) = self.queue.try_send(event) {
+            dropped.into_inner().unsent = Some("the queue is full".to_owned());
         }
     }
+}
+
+fn seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Name of an event: the object's name, truncated if it is too long, and the time in hex. No label of a name may end with a dash.
+fn name(object: &str, now: Timestamp) -> String {
+    let moment = format!("{:x}", now.as_nanosecond());
+    let kept = &object[..object.floor_char_boundary(NAME_LIMIT - 1 - moment.len())];
+    format!("{}.{moment}", kept.trim_end_matches(['-', '.']))
 }
 
 #[cfg(test)]
@@ -230,8 +213,8 @@ mod tests {
     async fn event_about_a_node_has_its_uid_and_is_in_namespace_default() {
         let (sent, mut events) = mpsc::channel(1);
         let send_event: SendEvent = Arc::new(move |event: EventWrite| {
-            let (EventWrite::Create { body, .. } | EventWrite::Patch { body, .. }) = event;
-            sent.try_send(serde_json::from_slice::<Value>(&body).unwrap()).unwrap();
+            sent.try_send(serde_json::from_slice::<Value>(&event.body).unwrap())
+                .unwrap();
             async { Ok(()) }.boxed()
         });
         let (recorder, sender) = Events::new(send_event, "n1", Arc::default());
@@ -252,6 +235,18 @@ mod tests {
         assert_eq!(event["metadata"]["namespace"], "default");
     }
 
+    #[test]
+    fn long_pod_name_is_truncated_to_a_valid_name() {
+        let now = Timestamp::now();
+        let moment = format!(".{:x}", now.as_nanosecond());
+        assert_eq!(name("web-0", now), format!("web-0{moment}"));
+        let long = name(&"a".repeat(253), now);
+        assert_eq!(long.len(), NAME_LIMIT);
+        assert!(long.ends_with(&moment));
+        let cut_at_dashes = name(&format!("{}{}", "a".repeat(230), "-.".repeat(10)), now);
+        assert_eq!(cut_at_dashes, format!("{}{moment}", "a".repeat(230)));
+    }
+
     const DOCS: &str = include_str!("../docs/reference/events.md");
     const CODE: &str = include_str!("model/event.rs");
 
@@ -262,11 +257,10 @@ mod tests {
             .lines()
             .filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
         let documented: BTreeSet<_> = rows.map(|(reason, _)| reason).collect();
-        let arm = |line: &'static str| {
-            let (variant, rest) = line.trim().strip_prefix("Self::")?.split_once(" => \"")?;
-            rest.strip_suffix("\",").filter(|reason| *reason == variant)
-        };
-        let sent: BTreeSet<_> = CODE.lines().filter_map(arm).collect();
+        let variant = |line: &'static str| line.strip_prefix("    ")?.strip_suffix(',');
+        let (_, variants) = CODE.split_once("pub enum Reason {").unwrap();
+        let (variants, _) = variants.split_once("\n}").unwrap();
+        let sent: BTreeSet<_> = variants.lines().filter_map(variant).collect();
         assert!(sent.len() > 10 && documented == sent, "{documented:?} and {sent:?}");
     }
 }

@@ -5,8 +5,10 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use self::cause::Cause;
+use crate::words::escape_control_chars;
 
 pub mod cause;
+mod finalizers;
 
 /// Why an object still exists.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +22,6 @@ pub struct Explanation {
     pub causes: Vec<Cause>,
     /// The conclusion.
     pub end: String,
-    /// Nothing is left of the queried pod: its object is deleted, and this node has finished.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_gone: bool,
 }
 
 /// Facts about an object.
@@ -36,6 +35,19 @@ pub struct ObjectFacts {
     pub uid: String,
     /// Short sentences.
     pub facts: Vec<String>,
+}
+
+// === impl ObjectFacts ===
+
+impl ObjectFacts {
+    /// Facts that may contain untrusted texts: control characters are escaped.
+    pub fn new(object: &str, uid: &str, facts: &[String]) -> Self {
+        Self {
+            object: escape_control_chars(object),
+            uid: escape_control_chars(uid),
+            facts: facts.iter().map(|fact| escape_control_chars(fact)).collect(),
+        }
+    }
 }
 
 // === impl Explanation ===

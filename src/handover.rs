@@ -4,6 +4,7 @@
 //! blocks effects by that role and by the Node's identity; a pause blocks new work and the
 //! repetition of failed attempts.
 
+pub mod cluster;
 pub mod condition;
 mod fence;
 pub mod guard;

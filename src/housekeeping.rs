@@ -3,7 +3,7 @@
 //! `search → decide → is the object deleted? → workers`. Artifacts without proof that they belong to a pod of the API server are reported
 //! and never touched. While a kubelet runs, nothing is removed.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use tokio::{
     sync::{mpsc, watch},
@@ -13,9 +13,9 @@ use tokio::{
 use crate::{
     counters::Counters,
     handover::guard::Guard,
-    journal::Journal,
-    model::pod::{PodRef, PodView},
-    teardown::{context::Context, journal::PodJournalExt as _},
+    model::pod::{PodRef, PodUid, PodView},
+    node::effects::Gate as _,
+    teardown::context::Context,
     watch::SnapshotHandle,
     words::some_of,
     workers::{WorkersHandle, artifacts},
@@ -27,7 +27,7 @@ mod unused;
 
 pub use report::LeftoverReport;
 
-use decide::{Facts, INTERVAL, Leftover, Observations, Verdict};
+use decide::{Facts, INTERVAL, Leftover, Observations};
 use unused::UnusedVolumes;
 
 /// Interval between two searches while a kubelet runs. Then pods of which nothing is left are forgotten, and nothing else is done.
@@ -35,17 +35,28 @@ const INTERVAL_BESIDE_KUBELET: Duration = Duration::from_secs(600);
 /// Name of this work for people, in a handover.
 const UNUSED: &str = "volumes that no pod uses";
 
+/// What the search for leftovers needs.
+#[derive(Clone)]
+pub struct HousekeepingParts {
+    /// What all workers share.
+    pub context: Arc<Context>,
+    /// The counters.
+    pub counters: Arc<Counters>,
+    /// Knows whether the agent may act.
+    pub guard: Guard,
+    /// The known pods.
+    pub snapshots: SnapshotHandle,
+    /// The pods with a worker.
+    pub workers: WorkersHandle,
+    /// Gets the leftovers. Weak: the workers stop with the watch.
+    pub changes: mpsc::WeakSender<Arc<PodView>>,
+    /// The report in `status`.
+    pub report: watch::Sender<LeftoverReport>,
+}
+
 /// Searches for leftovers until the agent stops.
 pub struct Housekeeping {
-    context: Arc<Context>,
-    journal: Journal,
-    counters: Arc<Counters>,
-    guard: Guard,
-    snapshots: SnapshotHandle,
-    workers: WorkersHandle,
-    /// Weak: the workers stop with the watch.
-    changes: mpsc::WeakSender<Arc<PodView>>,
-    report: watch::Sender<LeftoverReport>,
+    parts: HousekeepingParts,
     observations: Observations,
     unused: UnusedVolumes,
     /// When the artifacts were last searched.
@@ -58,128 +69,145 @@ struct Stopping;
 // === impl Housekeeping ===
 
 impl Housekeeping {
-    /// Sends leftovers to `changes`.
-    pub fn new(
-        context: Arc<Context>,
-        (journal, counters): (Journal, Arc<Counters>),
-        guard: Guard,
-        snapshots: SnapshotHandle,
-        workers: WorkersHandle,
-        changes: mpsc::WeakSender<Arc<PodView>>,
-        report: watch::Sender<LeftoverReport>,
-    ) -> Self {
-        let storage = Arc::clone(&context.node.storage);
+    /// A search that has observed nothing yet.
+    pub fn new(parts: HousekeepingParts) -> Self {
+        let storage = Arc::clone(&parts.context.node.storage);
         Self {
-            unused: UnusedVolumes::new(storage, Arc::clone(&counters), report.clone()),
-            context,
-            journal,
-            counters,
-            guard,
-            snapshots,
-            workers,
-            changes,
-            report,
+            unused: UnusedVolumes::new(storage, Arc::clone(&parts.counters), parts.report.clone()),
+            parts,
             observations: Observations::default(),
             searched_at: None,
         }
     }
 
-    /// Runs a pass at each interval; few of them search anything while a kubelet runs.
+    /// Runs a pass at each interval, and when the gate opens; few of them search anything while a kubelet runs.
     pub async fn run(mut self) {
+        // The Node has been read then, and the first list is complete.
+        if self.parts.snapshots.snapshot().await.is_none() {
+            return;
+        }
+        let guard = self.parts.guard.clone();
         let mut ticks = interval(INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
+            let changed = guard.changed();
             if let Err(Stopping) = self.pass().await {
                 return;
+            }
+            tokio::select! {
+                biased;
+                _ = ticks.tick() => {}
+                // Orphans that were left to a kubelet until now.
+                () = changed => {}
             }
         }
     }
 
     async fn pass(&mut self) -> Result<(), Stopping> {
-        let guard = self.guard.clone();
+        let guard = self.parts.guard.clone();
         let is_recent = |at: Instant| at.elapsed() < INTERVAL_BESIDE_KUBELET;
-        let may_forget = guard.is_blocked_by_kubelet() && !self.searched_at.is_some_and(is_recent);
-        if guard.why_blocked().is_some() && !may_forget {
-            self.observations = Observations::default();
-            self.unused.reset();
-            self.set_report(Vec::new(), Vec::new());
+        let may_forget =
+            matches!(guard.check(), Err(blocked) if blocked.is_kubelet()) && !self.searched_at.is_some_and(is_recent);
+        if guard.check().is_err() && !may_forget {
+            self.reset();
+            return self.parts.workers.ask(|pods| pods.forget_gone()).await.ok_or(Stopping);
+        }
+        let Some(facts) = self.search().await? else {
+            return Ok(());
+        };
+        if let Some(error) = &facts.unread {
+            tracing::warn!(error, "Disk cannot be searched for leftovers; will retry");
+        }
+        let before = std::mem::take(&mut self.observations);
+        let (observations, verdict) = decide::decide(before, &facts, Instant::now());
+        for uid in verdict.forget {
+            self.parts.guard.journal.forget_seen(&uid);
+        }
+        // Leftovers are the kubelet's while one runs.
+        if guard.check_new().is_err() {
+            self.reset();
             return Ok(());
         }
-        let began = Instant::now();
-        let journal = self.journal.clone();
-        let seen = journal.all_seen().into_iter();
-        let seen = seen.map(|(uid, seen)| (uid.clone(), seen.pod(&uid))).collect();
-        let begun = journal.unfinished().into_iter();
-        let begun = begun.map(|view| (view.pod.uid.clone(), view.pod)).collect();
-        // The order matters: a seen pod is in the snapshot, at a worker, or done. Artifacts come last, because the snapshot may have
-        // waited for a list.
-        let snapshot = self.snapshots.snapshot().await.ok_or(Stopping)?;
-        let with_worker = self.workers.terminating_uids().await.ok_or(Stopping)?;
-        let found = match artifacts::scan(&self.context, &self.journal).await {
-            Ok(found) => found,
-            Err(error) => {
-                tracing::warn!(%error, "Search for leftovers failed; will retry");
+        self.observations = observations;
+        self.set_report(verdict.leftovers, verdict.unmanaged);
+        let was_terminating = |uid: &PodUid| self.parts.guard.journal.was_terminating(uid);
+        let hold = guard.absence.record_unlisted(facts.unlisted(was_terminating));
+        if hold.is_none() {
+            self.terminate(verdict.terminate).await?;
+        }
+        let context = &self.parts.context;
+        // Users of a volume are detected by the directories of pods.
+        let why = match (&facts.unread, facts.without_directory()) {
+            (Some(why), _) => format!("the disk cannot be searched: {why}"),
+            (None, Some(pod)) => format!(
+                "{pod} exists and has no directory in {}; is --kubelet-root the kubelet's --root-dir?",
+                context.node.storage.root.pods().display()
+            ),
+            (None, None) => {
+                match context.work.begin(&context.node.effects, UNUSED.to_owned()) {
+                    Ok(work) if hold.is_none() => self.unused.start_round(work).await,
+                    _ => self.unused.reset(None),
+                }
                 return Ok(());
             }
         };
+        self.unused
+            .reset(Some(format!("unused volumes stay as they are: {why}")));
+        Ok(())
+    }
+
+    /// What is on the node and known of it now; `None` if the runtime does not answer.
+    async fn search(&mut self) -> Result<Option<Facts>, Stopping> {
+        let began = Instant::now();
+        let seen = self.parts.guard.journal.all_seen().into_iter();
+        let seen = seen.map(|(uid, seen)| (uid.clone(), seen.pod(&uid))).collect();
+        let begun = self.parts.guard.journal.unfinished().into_iter();
+        let mut begun: BTreeMap<_, _> = begun.map(|view| (view.pod.uid.clone(), view.pod)).collect();
+        // The order matters: a seen pod is in the snapshot, at a worker, or done. Artifacts come last, because the snapshot may have
+        // waited for a list.
+        let snapshot = self.parts.snapshots.snapshot().await.ok_or(Stopping)?;
+        let with_worker = self.parts.workers.ask(|pods| {
+            // What is found of them from now on is a leftover.
+            pods.forget_gone();
+            pods.terminating_uids()
+        });
+        let with_worker = with_worker.await.ok_or(Stopping)?;
+        let (found, unread) = match artifacts::scan(&self.parts.context).await {
+            Ok(found) => found,
+            Err(error) => {
+                tracing::warn!(%error, "Search for leftovers failed; will retry");
+                return Ok(None);
+            }
+        };
+        // Their workers may have finished meanwhile.
+        begun.retain(|uid, _| self.parts.guard.journal.knows(uid));
         self.searched_at = Some(began);
-        let facts = Facts {
+        Ok(Some(Facts {
             seen,
             begun,
             snapshot,
             with_worker,
             found,
-        };
-        let before = std::mem::take(&mut self.observations);
-        let (observations, verdict) = decide::decide(before, &facts, Instant::now());
-        let Verdict {
-            forget,
-            terminate,
-            leftovers,
-            unmanaged,
-        } = verdict;
-        for uid in forget {
-            journal.forget_seen(&uid);
-        }
-        // Leftovers are the kubelet's while one runs.
-        if guard.why_no_new_work().is_some() {
-            self.unused.reset();
-            self.set_report(Vec::new(), Vec::new());
-            return Ok(());
-        }
-        self.observations = observations;
-        self.set_report(leftovers, unmanaged);
-        let may_conclude = guard
-            .record_unlisted(facts.unlisted(|uid| journal.was_terminating(uid)))
-            .is_none();
-        if may_conclude {
-            self.terminate(terminate).await?;
-        }
-        match facts.without_directory() {
-            None => match guard.begin(UNUSED.to_owned()) {
-                Ok(work) if may_conclude => self.unused.start_round(work).await,
-                _ => self.unused.reset(),
-            },
-            // Users of a volume are detected by the directories of pods.
-            Some(pod) => self.unused.block(format!(
-                "unused volumes stay as they are: {pod} exists and has no directory in {}; is --kubelet-root the \
-                 kubelet's --root-dir?",
-                self.context.node.storage.root.pods().display()
-            )),
-        }
-        Ok(())
+            unread,
+        }))
+    }
+
+    /// Nothing may be removed now.
+    fn reset(&mut self) {
+        self.observations = Observations::default();
+        self.unused.reset(None);
+        self.set_report(Vec::new(), Vec::new());
     }
 
     /// Sends leftovers to the workers. Each deletion is first confirmed by a list of the pod's name.
     async fn terminate(&mut self, leftovers: Vec<Leftover>) -> Result<(), Stopping> {
         for Leftover { pod, artifacts } in leftovers {
             let PodRef { uid, namespace, name } = &pod;
-            let is_deleted = match self.context.api.is_deleted(&pod).await {
+            let is_deleted = match self.parts.context.api.is_deleted(&pod).await {
                 Ok(is_deleted) => is_deleted,
                 Err(error) => {
-                    tracing::debug!(%error, "Deletion of a pod with leftovers cannot be confirmed; will retry");
-                    return Ok(());
+                    tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, %error, "Deletion of a pod with leftovers cannot be confirmed; will retry");
+                    continue;
                 }
             };
             self.observations.restart(uid, Instant::now());
@@ -187,9 +215,9 @@ impl Housekeeping {
                 tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "A list by its name shows a pod that the watch does not know");
                 continue;
             }
-            self.counters.leftover_found();
+            self.parts.counters.count(|counts| counts.leftovers_found += 1);
             tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, artifacts, "Deleted pod has leftovers; they are removed");
-            let changes = self.changes.upgrade().ok_or(Stopping)?;
+            let changes = self.parts.changes.upgrade().ok_or(Stopping)?;
             let change = PodView::identity_only(pod).gone();
             changes.send(Arc::new(change)).await.map_err(|_closed| Stopping)?;
         }
@@ -197,7 +225,7 @@ impl Housekeeping {
     }
 
     fn set_report(&self, leftovers: Vec<String>, unmanaged: Vec<String>) {
-        self.report.send_if_modified(|report| {
+        self.parts.report.send_if_modified(|report| {
             if report.unmanaged != unmanaged && !unmanaged.is_empty() {
                 let (count, some) = (unmanaged.len(), some_of(unmanaged.iter().cloned()));
                 tracing::info!(

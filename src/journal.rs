@@ -15,51 +15,40 @@ use std::{
     time::Duration,
 };
 
+use prometheus_client::metrics::histogram::Histogram;
 use tokio::{
     sync::{mpsc, oneshot},
     time::timeout,
 };
 
-use crate::{
-    histogram::Buckets,
-    node::{identity::Identity, threads::Blocking},
-};
+use crate::node::{identity::Identity, threads::Blocking};
 
-pub mod approval;
-mod approvals;
-mod entries;
+mod contents;
 mod error;
 mod file;
-mod header;
-mod kubelet;
-pub mod last_active;
 mod node_file;
 pub mod observations;
-mod overlay;
-pub mod paused;
 pub mod peek;
-mod pods;
+mod pod_entry;
 mod quarantine;
-mod row;
-pub mod seen;
+mod seen_pods;
 mod simulated_disk;
-mod state;
 mod state_dir;
+mod terminations;
 mod writer;
 
-pub use entries::{AbsenceHoldKind, WatchState};
+pub use contents::{AbsenceHoldKind, Approval, LastActive, NodeRow, SeenPod, WatchState};
+use contents::{JournalState, lock};
 use error::DISK_TIMEOUT;
-pub use error::JournalError;
+pub use error::{JournalError, Trouble, Unusable};
 pub use file::FILE;
-pub use header::Unusable;
-use row::{NODE_UID, Row};
+pub use pod_entry::{ContainerExit, Exits, HookEntry, KnownProcess, PodEntry, Request};
 pub use simulated_disk::SimulatedDisk;
-use simulated_disk::SimulatedStore;
-pub use state::Trouble;
-use state::{JournalState, lock};
 use state_dir::StateDir;
 use writer::{Store, Write, Writer};
 
+/// Number of approvals that are kept.
+const MAX_APPROVALS: usize = 16;
 /// Longest wait for a disk that already hangs.
 const HANGING_DISK_TIMEOUT: Duration = Duration::from_millis(100);
 
@@ -87,9 +76,8 @@ impl Journal {
 
     /// Opens or creates the journal on a simulated disk.
     pub fn open_simulated(disk: SimulatedDisk, blocking: Blocking, machine: &Identity) -> Self {
-        let store = SimulatedStore(disk);
-        let (state, database) = store.start(machine);
-        Self::run(state, database, Arc::new(store), blocking)
+        let (state, database) = disk.start(machine);
+        Self::run(state, database, Arc::new(disk), blocking)
     }
 
     fn run(state: JournalState, database: Option<redb::Database>, store: Arc<dyn Store>, blocking: Blocking) -> Self {
@@ -113,7 +101,7 @@ impl Journal {
 
     /// UID of the Node that this journal is for.
     pub fn node_uid(&self) -> Option<String> {
-        self.lock().node_uid.clone()
+        self.lock().contents.node.node_uid.clone()
     }
 
     /// Why the Node UID of an existing journal cannot be read. A restart may succeed when the disk can be read.
@@ -126,8 +114,7 @@ impl Journal {
     /// # Errors
     /// If it is not durable: a restart would not have it yet.
     pub async fn set_node_uid(&self, uid: &str) -> Result<(), JournalError> {
-        self.lock().node_uid = Some(uid.to_owned());
-        self.send(Write::Row(Row::Node(NODE_UID, uid.to_owned())));
+        self.change_node(|node| node.node_uid = Some(uid.to_owned()));
         self.durable().await
     }
 
@@ -142,22 +129,38 @@ impl Journal {
     }
 
     /// Durations of durable writes since the start.
-    pub fn commit_durations(&self) -> Buckets {
+    pub fn commit_durations(&self) -> Histogram {
         self.lock().commits.0.clone()
     }
 
-    /// The last recorded state of the watch.
-    pub fn watch_state(&self) -> WatchState {
-        self.lock().watch.clone()
+    /// Reads what is recorded about the node.
+    pub fn node<R>(&self, read: impl FnOnce(&NodeRow) -> R) -> R {
+        read(&self.lock().contents.node)
     }
 
-    /// Records the state of the watch. It is durable later.
-    pub fn set_watch_state(&self, memory: WatchState) {
-        let mut state = self.lock();
-        if state.watch != memory {
-            self.send(Write::Row(memory.row()));
-            state.watch = memory;
+    /// Changes what is recorded about the node. The change applies at once and is durable later.
+    pub fn change_node<R>(&self, change: impl FnOnce(&mut NodeRow) -> R) -> R {
+        // Queued under the same lock: the last change in memory is the last one on disk.
+        let node = &mut self.lock().contents.node;
+        let before = node.clone();
+        let result = change(node);
+        if *node != before {
+            self.send(Write::Row(node.row()));
         }
+        result
+    }
+
+    /// Records an approval. Only the last ones are kept.
+    ///
+    /// # Errors
+    /// If it is not durable.
+    pub async fn log_approval(&self, approval: Approval) -> Result<(), JournalError> {
+        self.change_node(|node| {
+            node.approvals.push(approval);
+            let surplus = node.approvals.len().saturating_sub(MAX_APPROVALS);
+            node.approvals.drain(..surplus);
+        });
+        self.durable().await
     }
 
     /// Returns when all changes so far are durable.

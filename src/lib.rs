@@ -68,7 +68,6 @@ pub mod journal;
 
 pub mod teardown;
 
-pub(crate) mod cleanup_throttle;
 pub mod trace_context;
 pub mod trace_recorder;
 

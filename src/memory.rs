@@ -35,7 +35,7 @@ pub async fn trim_periodically() {
 }
 
 /// Returns free heap pages to the kernel: the allocator itself returns only the top of the heap.
-pub fn trim() {
+fn trim() {
     #[cfg(target_env = "gnu")]
     // SAFETY: `malloc_trim` is thread-safe and releases only free pages.
     let _ = unsafe { libc::malloc_trim(0) };

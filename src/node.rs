@@ -1,7 +1,6 @@
 //! Access to this node: the container runtime, mounts, cgroups, directories, drivers and processes.
 
 pub mod cgroups;
-pub mod changes;
 pub mod checkpoint;
 pub mod cri;
 pub mod csi_files;
@@ -10,7 +9,6 @@ pub mod dirs;
 pub mod dra_checkpoint;
 pub mod effects;
 pub mod fault;
-pub mod frozen;
 pub mod grpc;
 pub mod holders;
 pub mod host;
@@ -19,7 +17,6 @@ pub mod kubelet_process;
 pub mod kubelet_root;
 #[cfg(feature = "agent")]
 pub mod kubelet_unit;
-pub mod left_files;
 pub mod lock;
 pub mod logs;
 pub mod loops;
@@ -34,6 +31,7 @@ pub mod process_exit;
 pub mod process_pod;
 pub mod process_state;
 pub mod processes;
+mod procfs;
 pub mod runtime;
 pub mod superblock;
 pub mod systemd;

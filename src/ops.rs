@@ -1,21 +1,16 @@
 //! Parts for operators: the admin socket and its client, `check`, texts of the verbs, metrics, logs and systemd.
 
 pub mod admin;
-pub mod approve;
 pub mod check;
 pub mod client;
-pub mod colors;
 pub mod gc_status;
-pub mod handover;
 pub mod holds;
 pub mod journald;
 pub mod logging;
 pub mod manual;
 pub mod metrics;
 pub mod output;
-pub mod pause;
 mod progress;
-pub mod reader;
 mod remedies;
 pub mod report;
 pub mod service;

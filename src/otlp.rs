@@ -3,18 +3,16 @@
 //! `worker → queue → convert → send`
 
 mod convert;
-mod wire;
 
 use std::{sync::Arc, time::Duration};
 
-use backon::{ExponentialBuilder, Retryable as _};
+use opentelemetry_otlp::SpanExporter;
+use opentelemetry_sdk::{error::OTelSdkError, trace::SpanExporter as _};
 use tokio::{
     sync::mpsc::{self, error::TrySendError},
     time::timeout,
 };
-use tonic::{Code, Request, Status, metadata::MetadataMap, transport::Endpoint};
 
-use self::wire::{ExportTraceServiceRequest, ResourceSpans, trace_service_client::TraceServiceClient};
 use crate::{counters::Counters, model::trace::Trace};
 
 pub use convert::Outcome;
@@ -23,19 +21,8 @@ pub use convert::Outcome;
 const QUEUE: usize = 256;
 /// Traces in one request.
 const BATCH: usize = 64;
-/// Maximum time of one request.
-const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Retries of one request, with pauses that double from one second.
-const RETRIES: usize = 4;
-
-/// A collector of traces.
-#[derive(Debug, Clone)]
-pub struct OtlpCollector {
-    /// Its address, with the settings for TLS.
-    pub endpoint: Endpoint,
-    /// Sent with each request, such as a token.
-    pub headers: MetadataMap,
-}
+/// Longest export of a batch, with connection and retries.
+const MAX_EXPORT: Duration = Duration::from_secs(60);
 
 /// Takes traces of pods. Cheap to clone; never waits.
 #[derive(Debug, Clone)]
@@ -47,31 +34,23 @@ pub struct TraceExporter {
 /// Sends queued traces.
 pub struct TraceSender {
     queue: mpsc::Receiver<(Trace, Outcome)>,
-    client: TraceServiceClient<tonic::transport::Channel>,
-    headers: MetadataMap,
-    node: String,
+    collector: SpanExporter,
     counters: Arc<Counters>,
     /// Traces of the request in progress.
     in_request: u64,
 }
 
-/// An exporter to this collector, and its sender. It connects at its first request.
-pub fn exporter(collector: OtlpCollector, node: &str, counters: Arc<Counters>) -> (TraceExporter, TraceSender) {
-    let OtlpCollector { endpoint, headers } = collector;
+/// A queue for this collector, and its sender. The collector connects at its first request.
+pub fn exporter(mut collector: SpanExporter, node: &str, counters: Arc<Counters>) -> (TraceExporter, TraceSender) {
     let (sender, queue) = mpsc::channel(QUEUE);
-    let channel = endpoint
-        .timeout(REQUEST_TIMEOUT)
-        .connect_timeout(REQUEST_TIMEOUT)
-        .connect_lazy();
     let exporter = TraceExporter {
         queue: sender,
         counters: Arc::clone(&counters),
     };
+    collector.set_resource(&convert::resource(node));
     let sender = TraceSender {
         queue,
-        client: TraceServiceClient::new(channel),
-        headers,
-        node: node.to_owned(),
+        collector,
         counters,
         in_request: 0,
     };
@@ -94,14 +73,14 @@ impl TraceExporter {
             pod.name = trace.name,
             "Queue of traces is full because the OpenTelemetry collector does not accept them; trace dropped"
         );
-        self.counters.traces_dropped(1);
+        self.counters.count(|counts| counts.traces_dropped += 1);
     }
 }
 
 // === impl TraceSender ===
 
 impl TraceSender {
-    /// Sends until all exporters are dropped and the queue is empty.
+    /// Sends until all exporters are dropped and the queue is empty. A request that fails is repeated for a while.
     pub async fn run(mut self) {
         let mut batch = Vec::new();
         while self.queue.recv_many(&mut batch, BATCH).await > 0 {
@@ -110,36 +89,17 @@ impl TraceSender {
             let spans = batch
                 .drain(..)
                 .flat_map(|(trace, outcome)| convert::spans(&trace, outcome));
-            let resource_spans = convert::resource_spans(&self.node, spans.collect());
-            match self.send(resource_spans).await {
-                Ok(()) => self.counters.traces_exported(count),
-                Err(status) => {
-                    tracing::warn!(traces = count, code = ?status.code(), error = status.message(), "Traces cannot be exported; dropped");
-                    self.counters.traces_dropped(count);
+            // Its own limit does not count the connection.
+            let exported = timeout(MAX_EXPORT, self.collector.export(spans.collect())).await;
+            match exported.unwrap_or(Err(OTelSdkError::Timeout(MAX_EXPORT))) {
+                Ok(()) => self.counters.count(|all| all.traces_exported += count),
+                Err(error) => {
+                    tracing::warn!(traces = count, %error, "Traces cannot be exported; dropped");
+                    self.counters.count(|all| all.traces_dropped += count);
                 }
             }
             self.in_request = 0;
         }
-    }
-
-    async fn send(&self, spans: ResourceSpans) -> Result<(), Status> {
-        let request = ExportTraceServiceRequest {
-            resource_spans: vec![spans],
-        };
-        let send = || {
-            let (mut client, mut request) = (self.client.clone(), Request::new(request.clone()));
-            *request.metadata_mut() = self.headers.clone();
-            async move {
-                let answer = timeout(REQUEST_TIMEOUT, client.export(request)).await;
-                answer
-                    .unwrap_or_else(|_| Err(Status::deadline_exceeded("no answer in time")))
-                    .map(drop)
-            }
-        };
-        let pauses = ExponentialBuilder::default()
-            .with_min_delay(Duration::from_secs(1))
-            .with_max_times(RETRIES);
-        send.retry(pauses).sleep(tokio::time::sleep).when(is_retryable).await
     }
 }
 
@@ -152,27 +112,14 @@ impl Drop for TraceSender {
                 traces = unsent,
                 "Traces were not exported before the agent stopped; dropped"
             );
-            self.counters.traces_dropped(unsent);
+            self.counters.count(|counts| counts.traces_dropped += unsent);
         }
     }
 }
 
-/// OTLP specification: which codes a client retries.
-fn is_retryable(status: &Status) -> bool {
-    matches!(
-        status.code(),
-        Code::Cancelled
-            | Code::DeadlineExceeded
-            | Code::Aborted
-            | Code::OutOfRange
-            | Code::Unavailable
-            | Code::DataLoss
-            | Code::ResourceExhausted
-    )
-}
-
 #[cfg(test)]
 mod tests {
+    use opentelemetry_otlp::WithExportConfig as _;
     use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
 
     use super::*;
@@ -181,10 +128,8 @@ mod tests {
     async fn waiting_exporter(counters: &Arc<Counters>) -> (TcpListener, TraceExporter, JoinHandle<()>) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
-        let collector = OtlpCollector {
-            endpoint: Endpoint::from_shared(address).unwrap(),
-            headers: MetadataMap::new(),
-        };
+        let collector = SpanExporter::builder().with_tonic().with_endpoint(address);
+        let collector = collector.build().unwrap();
         let (exporter, sender) = exporter(collector, "n1", Arc::clone(counters));
         exporter.export(Trace::sample(), Outcome::Finished);
         let sending = tokio::spawn(sender.run());

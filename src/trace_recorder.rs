@@ -1,7 +1,5 @@
 //! Records the trace of one pod's termination for `status`, `timeline` and the log.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use jiff::Timestamp;
 use tokio::{
     sync::watch,
@@ -9,12 +7,12 @@ use tokio::{
 };
 
 use crate::{
-    clock::Mark,
+    clock::{Mark, between},
     model::{
         mismatch::Mismatch,
         pod::{PodRef, PodView},
         termination::{Cause, GraceStart},
-        trace::{Blocked, Span, Stage, Step, Trace, UnapprovedMismatch},
+        trace::{Obstacle, Span, Stage, Step, Trace, UnapprovedMismatch},
     },
     trace_context::{self, TraceContext},
 };
@@ -29,48 +27,20 @@ const MIN_PATIENCE: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct TraceRecorder {
     pod: PodRef,
-    began: Timestamp,
-    cause: Cause,
     start: Instant,
-    /// Time taken in earlier runs of the agent, and when this run resumed it; `None` if this run has begun it.
-    resumed: Option<(Duration, Timestamp)>,
-    progress: watch::Sender<Progress>,
-    state: Mutex<RecordedTrace>,
-}
-
-/// Progress that others wait for.
-#[derive(Debug, Default)]
-pub(crate) struct Progress {
-    stage: Stage,
-    /// The terminal phase in the API.
-    shown: Option<TerminalState>,
-    /// Only a deletion is missing.
-    kept: bool,
-}
-
-/// A terminal phase in the API.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TerminalState {
-    /// `Failed` or `Succeeded`.
-    pub phase: String,
-    /// Such as `Evicted`.
-    pub reason: Option<String>,
+    /// Time taken in earlier runs of the agent; `None` if this run has begun it.
+    earlier: Option<Duration>,
+    state: watch::Sender<RecordedTrace>,
 }
 
 #[derive(Debug)]
-struct RecordedTrace {
+pub(crate) struct RecordedTrace {
+    /// Without what depends on the present time.
+    trace: Trace,
     grace: Duration,
     /// When the grace period expires, if it has begun.
     deadline: Option<Instant>,
-    attempts: u32,
-    blocked: Vec<Blocked>,
-    spans: Vec<Span>,
-    mismatch: Option<UnapprovedMismatch>,
-    finalizers: Vec<String>,
-    canceled: Option<String>,
-    runtime_state: Option<String>,
     kill_at: Option<Instant>,
-    sandbox_error: Option<String>,
     finished: Option<Instant>,
 }
 
@@ -87,39 +57,29 @@ pub struct OpenSpan<'a> {
 impl TraceRecorder {
     /// A trace that begins now.
     pub fn new(pod: PodRef, cause: Cause, grace: Duration, deadline: Option<Instant>) -> Self {
+        let state = RecordedTrace {
+            trace: Trace::new(&pod, cause, Timestamp::now()),
+            grace,
+            deadline,
+            kill_at: None,
+            finished: None,
+        };
         Self {
             pod,
-            began: Timestamp::now(),
-            cause,
             start: Instant::now(),
-            resumed: None,
-            progress: watch::Sender::default(),
-            state: Mutex::new(RecordedTrace {
-                grace,
-                deadline,
-                attempts: 0,
-                blocked: Vec::new(),
-                spans: Vec::new(),
-                mismatch: None,
-                finalizers: Vec::new(),
-                canceled: None,
-                runtime_state: None,
-                kill_at: None,
-                sandbox_error: None,
-                finished: None,
-            }),
+            earlier: None,
+            state: watch::Sender::new(state),
         }
     }
 
     /// A trace that an earlier run of the agent has begun at `begun`.
     #[must_use]
     pub fn resumed(self, begun: &Mark, now: &Mark) -> Self {
+        self.update(|state| (state.trace.began, state.trace.resumed) = (begun.wall, Some(now.wall)));
         // After a reboot only the wall clock is left, and it may have been set back.
-        let taken = begun.elapsed(now);
-        let taken = taken.unwrap_or_else(|| now.wall.duration_since(begun.wall).try_into().unwrap_or_default());
+        let taken = begun.elapsed(now).unwrap_or_else(|| between(begun.wall, now.wall));
         Self {
-            began: begun.wall,
-            resumed: Some((taken, now.wall)),
+            earlier: Some(taken),
             ..self
         }
     }
@@ -136,30 +96,35 @@ impl TraceRecorder {
 
     /// Begins the next attempt.
     pub fn begin_attempt(&self) {
-        {
-            let mut state = self.lock();
-            state.attempts += 1;
+        self.update(|state| {
             state.finished = None;
-            state.blocked.iter_mut().for_each(|blocked| blocked.retry_at = None);
-        }
-        self.progress.send_modify(|progress| progress.kept = false);
+            let trace = &mut state.trace;
+            trace.attempts += 1;
+            trace.blocked.iter_mut().for_each(|blocked| blocked.retry_at = None);
+            trace.waits_for_deletion = false;
+        });
+    }
+
+    /// Changes the trace, apart from what [`Self::trace`] derives from the present time.
+    pub fn change(&self, change: impl FnOnce(&mut Trace)) {
+        self.update(|state| change(&mut state.trace));
+    }
+
+    /// Reads the trace, apart from what [`Self::trace`] derives from the present time.
+    pub fn read<T>(&self, read: impl FnOnce(&Trace) -> T) -> T {
+        read(&self.state.borrow().trace)
     }
 
     /// Sets what blocks the pod; empty if nothing does.
-    pub fn set_blocked(&self, blocked: Vec<Blocked>) {
-        self.update(|state| state.blocked = blocked);
-    }
-
-    /// Whether anything blocks the pod.
-    pub fn is_blocked(&self) -> bool {
-        !self.lock().blocked.is_empty()
+    pub fn set_blocked(&self, blocked: Vec<Obstacle>) {
+        self.change(|trace| trace.blocked = blocked);
     }
 
     /// Sets the mismatch that a user has to approve, with its message.
     pub fn set_mismatch(&self, mismatch: Option<(Mismatch, String)>) {
-        self.update(|state| {
-            let before = state.mismatch.take();
-            state.mismatch = mismatch.map(|(mismatch, why)| {
+        self.change(|trace| {
+            let before = trace.mismatch.take();
+            trace.mismatch = mismatch.map(|(mismatch, why)| {
                 let same = before.filter(|before| before.mismatch.kind == mismatch.kind);
                 UnapprovedMismatch {
                     since: same.map_or_else(Timestamp::now, |before| before.since),
@@ -170,77 +135,50 @@ impl TraceRecorder {
         });
     }
 
-    /// Sets the finalizers that keep its object, from the answer to the final delete; empty when it is deleted.
-    pub fn set_finalizers(&self, finalizers: Vec<String>) {
-        self.update(|state| state.finalizers = finalizers);
-    }
-
-    /// Whether finalizers are known to keep its object.
-    pub fn has_finalizers(&self) -> bool {
-        !self.lock().finalizers.is_empty()
-    }
-
-    /// Records why the stop request was canceled.
-    pub fn set_canceled(&self, why: String) {
-        self.update(|state| state.canceled = Some(why));
-    }
-
     /// Sets the report of what the runtime still shows as running, and when this agent kills it, if it does.
     pub fn set_runtime_state(&self, runtime_state: Option<String>, kill_at: Option<Instant>) {
-        self.update(|state| (state.runtime_state, state.kill_at) = (runtime_state, kill_at));
-    }
-
-    /// Records a failed stop of the sandbox. Only the first error is kept: some runtimes report a network failure once and then succeed.
-    pub fn set_sandbox_error(&self, why: String) {
-        self.update(|state| {
-            state.sandbox_error.get_or_insert(why);
-        });
-    }
-
-    /// Removes a resolved failure.
-    pub fn clear_failure(&self, failure: &Blocked) {
-        self.update(|state| state.blocked.retain(|other| other != failure));
+        self.update(|state| (state.trace.runtime_state, state.kill_at) = (runtime_state, kill_at));
     }
 
     /// Whether this is the first attempt, in this and earlier runs of the agent.
     pub fn is_first_attempt(&self) -> bool {
-        self.resumed.is_none() && self.lock().attempts <= 1
+        self.earlier.is_none() && self.state.borrow().trace.attempts <= 1
     }
 
     /// Adds a failure during an attempt.
-    pub fn add_failure(&self, failure: Blocked) {
-        self.update(|state| {
-            if !state.blocked.contains(&failure) {
-                state.blocked.push(failure);
+    pub fn add_failure(&self, failure: Obstacle) {
+        self.change(|trace| {
+            if !trace.blocked.contains(&failure) {
+                trace.blocked.push(failure);
             }
         });
     }
 
     /// Notifies of each change of [`Self::trace`], except of durations.
-    pub(crate) fn subscribe(&self) -> watch::Receiver<Progress> {
-        self.progress.subscribe()
+    pub(crate) fn subscribe(&self) -> watch::Receiver<RecordedTrace> {
+        self.state.subscribe()
     }
 
     /// The present stage.
     pub fn stage(&self) -> Stage {
-        self.progress.borrow().stage
+        self.read(|trace| trace.stage)
     }
 
     /// Enters a stage. `Finished` clears what blocks the pod.
     pub fn set_stage(&self, stage: Stage) {
-        if stage == Stage::Finished {
-            let mut state = self.lock();
-            state.finished = Some(Instant::now());
-            state.blocked.clear();
-            state.mismatch = None;
-        }
-        self.progress.send_modify(|progress| progress.stage = stage);
+        self.update(|state| {
+            state.trace.stage = stage;
+            if stage == Stage::Finished {
+                state.finished = Some(Instant::now());
+                state.trace.blocked.clear();
+                state.trace.mismatch = None;
+            }
+        });
     }
 
     /// Records that only the deletion of the pod is missing.
     pub fn set_kept(&self) {
-        self.lock().finished = Some(Instant::now());
-        self.progress.send_modify(|progress| progress.kept = true);
+        self.update(|state| (state.finished, state.trace.waits_for_deletion) = (Some(Instant::now()), true));
     }
 
     /// Records the terminal phase of the pod in the API, if it has one.
@@ -249,50 +187,46 @@ impl TraceRecorder {
         let Some(status) = status.filter(|_| view.terminal_phase) else {
             return;
         };
-        let shown = TerminalState {
-            phase: status.phase.clone().unwrap_or_default(),
-            reason: status.reason.clone(),
-        };
-        self.progress.send_modify(|progress| progress.shown = Some(shown));
-    }
-
-    /// The terminal phase in the API.
-    pub fn terminal_state(&self) -> Option<TerminalState> {
-        self.progress.borrow().shown.clone()
+        let (phase, reason) = (status.phase.clone(), status.reason.clone());
+        self.change(|trace| (trace.phase, trace.reason) = (phase, reason));
     }
 
     /// Whether no container runs, and the API server shows that or the object is deleted.
     pub fn has_terminated(&self) -> bool {
-        let progress = self.progress.borrow();
+        let state = self.state.borrow();
         // `kept` follows from an answer of the API server that the watch may not have seen yet.
-        progress.has_terminated() || progress.stage >= Stage::Terminated && progress.kept
+        state.has_terminated() || state.trace.stage >= Stage::Terminated && state.trace.waits_for_deletion
     }
 
     /// Waits until the pod has terminated and its terminal phase is known.
     pub async fn wait_until_terminated(&self) {
         // The sender lives as long as `self`.
-        self.progress.subscribe().wait_for(Progress::has_terminated).await.ok();
+        self.subscribe().wait_for(RecordedTrace::has_terminated).await.ok();
     }
 
     /// Whether the pod was stopped by a user and takes longer than 1.5 times its grace period.
     pub fn exceeds_grace_period(&self) -> bool {
-        let patience = (self.lock().grace * 3 / 2).max(MIN_PATIENCE);
-        self.cause == Cause::Requested && self.stage() == Stage::Terminating && self.elapsed() > patience
+        let patience = (self.state.borrow().grace * 3 / 2).max(MIN_PATIENCE);
+        let is_requested = self.read(|trace| trace.cause == Cause::Requested);
+        is_requested && self.stage() == Stage::Terminating && self.elapsed() > patience
     }
 
     /// Begins a span.
     pub fn span(&self, step: Step, what: &str) -> OpenSpan<'_> {
         let start_ms = self.millis_at(Instant::now());
-        let index = self.update(|state| {
-            let index = (state.spans.len() < MAX_SPANS).then_some(state.spans.len())?;
-            state.spans.push(Span {
-                step,
-                what: what.to_owned(),
-                start_ms,
-                end_ms: None,
-                failure: None,
-            });
-            Some(index)
+        let mut index = None;
+        self.change(|trace| {
+            let spans = &mut trace.spans;
+            if spans.len() < MAX_SPANS {
+                index = Some(spans.len());
+                spans.push(Span {
+                    step,
+                    what: what.to_owned(),
+                    start_ms,
+                    end_ms: None,
+                    failure: None,
+                });
+            }
         });
         OpenSpan {
             record: self,
@@ -303,7 +237,7 @@ impl TraceRecorder {
 
     /// Calls `each` with step and duration of each span that has ended.
     pub fn for_each_ended_span(&self, mut each: impl FnMut(Step, Duration)) {
-        for span in &self.lock().spans {
+        for span in &self.state.borrow().trace.spans {
             if let Some(end_ms) = span.end_ms {
                 each(span.step, Duration::from_millis(end_ms.saturating_sub(span.start_ms)));
             }
@@ -312,56 +246,32 @@ impl TraceRecorder {
 
     /// Time since the beginning, until now or until it finished.
     pub fn elapsed(&self) -> Duration {
-        let finished = self.lock().finished;
+        let finished = self.state.borrow().finished;
         self.since_begun(finished.unwrap_or_else(Instant::now))
     }
 
     /// The trace up to now.
     pub fn trace(&self) -> Trace {
         let now = Instant::now();
-        let shown = self.terminal_state();
-        let kept = self.progress.borrow().kept;
-        let state = self.lock();
+        let state = self.state.borrow();
+        let left = |until: Instant| until.saturating_duration_since(now);
         Trace {
-            namespace: self.pod.namespace.to_string(),
-            name: self.pod.name.to_string(),
-            uid: self.pod.uid.to_string(),
-            began: self.began,
-            resumed: self.resumed.map(|(_, at)| at),
-            cause: self.cause,
             grace_seconds: state.grace.as_secs(),
-            grace_left_ms: millis(
-                state
-                    .deadline
-                    .map_or(state.grace, |deadline| deadline.saturating_duration_since(now)),
-            ),
+            grace_left_ms: millis(state.deadline.map_or(state.grace, left)),
             grace_end_ms: state.deadline.map(|deadline| self.millis_at(deadline)),
             grace_counted_from: match state.deadline {
                 Some(_) => GraceStart::Termination,
                 None => GraceStart::NotBegun,
             },
-            stage: self.stage(),
             elapsed_ms: self.millis_at(state.finished.unwrap_or(now)),
-            attempts: state.attempts,
-            blocked: state.blocked.clone(),
-            reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
-            phase: shown.map(|shown| shown.phase),
-            waits_for_deletion: kept,
-            finalizers: state.finalizers.clone(),
-            canceled_because: state.canceled.clone(),
-            runtime_state: state.runtime_state.clone(),
-            kill_in_ms: state.kill_at.map(|at| millis(at.saturating_duration_since(now))),
-            sandbox_error: state.sandbox_error.clone(),
-            spans: state.spans.clone(),
-            mismatch: state.mismatch.clone(),
+            kill_in_ms: state.kill_at.map(|at| millis(left(at))),
+            ..state.trace.clone()
         }
     }
 
     /// Changes the state, and notifies subscribers.
-    fn update<T>(&self, change: impl FnOnce(&mut RecordedTrace) -> T) -> T {
-        let changed = change(&mut self.lock());
-        self.progress.send_modify(|_| ());
-        changed
+    fn update(&self, change: impl FnOnce(&mut RecordedTrace)) {
+        self.state.send_modify(change);
     }
 
     fn millis_at(&self, at: Instant) -> u64 {
@@ -370,12 +280,8 @@ impl TraceRecorder {
 
     /// A grace period may have expired before this run of the agent.
     fn since_begun(&self, at: Instant) -> Duration {
-        let before = self.resumed.map(|(taken, _)| taken).unwrap_or_default();
-        (before + at.saturating_duration_since(self.start)).saturating_sub(self.start.saturating_duration_since(at))
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RecordedTrace> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        let earlier = self.earlier.unwrap_or_default();
+        (earlier + at.saturating_duration_since(self.start)).saturating_sub(self.start.saturating_duration_since(at))
     }
 }
 
@@ -383,11 +289,12 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-// === impl Progress ===
+// === impl RecordedTrace ===
 
-impl Progress {
+impl RecordedTrace {
     fn has_terminated(&self) -> bool {
-        self.stage >= Stage::Deleted || self.stage >= Stage::Terminated && self.shown.is_some()
+        let Trace { stage, phase, .. } = &self.trace;
+        *stage >= Stage::Deleted || *stage >= Stage::Terminated && phase.is_some()
     }
 }
 
@@ -427,7 +334,9 @@ impl OpenSpan<'_> {
 
     fn change(&self, change: impl FnOnce(&mut Span)) {
         let Some(index) = self.index else { return };
-        self.record.update(|state| state.spans.get_mut(index).map(change));
+        self.record.change(|trace| {
+            trace.spans.get_mut(index).map(change);
+        });
     }
 }
 

@@ -1,14 +1,12 @@
 //! Pods of this node: list, watch, and changes.
 //!
-//! `list → diff → changes ⇄ watch`. The pods of the runtime are compared with them.
+//! `list → diff → changes ⇄ watch`.
 
 mod known;
-mod relist;
 mod snapshot;
 mod source;
 
 pub use self::{
-    relist::{Relist, RuntimePodSummary, RuntimePods},
     snapshot::{PodSnapshot, SnapshotHandle},
     source::{PodSource, SourceState, WatchReport},
 };

@@ -27,6 +27,11 @@ pub fn some_of(names: impl IntoIterator<Item = String>) -> String {
     }
 }
 
+/// The prefix of a container's or sandbox's ID that crictl shows.
+pub fn short_id(id: &str) -> &str {
+    id.get(..13).unwrap_or(id)
+}
+
 /// A path as one word of a shell command.
 pub fn shell_quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
@@ -66,12 +71,6 @@ pub fn truncate_middle(text: &str, width: usize) -> String {
     };
     let (head, tail) = (width / 2, width / 2 + over + 2);
     letters[..head].iter().chain(&['…']).chain(&letters[tail..]).collect()
-}
-
-/// Escapes a text or attribute of XML.
-pub fn escape_xml(text: &str) -> String {
-    let text = text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
-    text.replace('"', "&quot;")
 }
 
 /// Formats milliseconds, such as `1.5s`, `2m3s` or `1h5m`.

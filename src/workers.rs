@@ -8,6 +8,6 @@ mod map;
 
 pub(crate) use self::handle::Request;
 pub use self::{
-    handle::{KnownPod, Overview, RequestReceiver, TraceFilter, WorkersHandle},
+    handle::{KnownPod, Overview, PodRequests, RequestReceiver, WorkersHandle},
     map::PodWorkers,
 };

@@ -16,7 +16,7 @@ use syn::{
 };
 
 /// From the lowest to the highest. A module may use those before it.
-const LAYERS: [&str; 31] = [
+const LAYERS: [&str; 30] = [
     // Tools that know nothing of pods.
     "clock",
     "histogram",
@@ -33,12 +33,12 @@ const LAYERS: [&str; 31] = [
     "node",
     // Progress of a teardown.
     "trace_recorder",
-    "cleanup_throttle",
+    // What survives a crash.
+    "journal",
     // One pod's termination: it has traits for what stands above it.
     "teardown",
-    // What the API server offers, and what survives a crash.
+    // What the API server offers.
     "api",
-    "journal",
     "engine",
     "outside",
     "counters",

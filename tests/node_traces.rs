@@ -9,28 +9,20 @@ use testbed::{
     containerd::{POLITE, TOOL_IMAGE},
     otlp::{OtlpReceiver, ReceivedSpan},
     stage::Stage,
+    wait::until_ok,
 };
-use tokio::time::{Instant, sleep};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 /// Much longer than it takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Waits for a span.
 async fn wait_for(receiver: &OtlpReceiver, is_wanted: impl Fn(&ReceivedSpan) -> bool) -> Result<ReceivedSpan> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(span) = receiver.spans().into_iter().find(&is_wanted) {
-            return Ok(span);
-        }
-        let spans = || receiver.spans().into_iter().map(|span| (span.service, span.name));
-        ensure!(
-            Instant::now() < deadline,
-            "it does not come: {:#?}",
-            spans().collect::<Vec<_>>()
-        );
-        sleep(Duration::from_millis(100)).await;
-    }
+    until_ok(PATIENCE, async || {
+        let spans = receiver.spans();
+        let found = spans.iter().find(|span| is_wanted(span)).cloned();
+        found.with_context(|| format!("it does not come: {spans:#?}"))
+    })
+    .await
 }
 
 #[tokio::test]
@@ -54,7 +46,9 @@ async fn spans_of_containerd_hang_below_the_steps_of_the_teardown() -> Result<()
         ])
         .await?;
     let agent = stage
-        .start_agent(Path::new(AGENT), &["--otlp-endpoint", &receiver.endpoint()])
+        .agent(Path::new(AGENT))?
+        .flag("--otlp-endpoint", receiver.endpoint())
+        .start()
         .await?;
     let container = json!({ "name": "main", "image": TOOL_IMAGE, "command": ["sh", "-c", POLITE] });
     let pod = json!({
@@ -87,26 +81,22 @@ async fn spans_of_containerd_hang_below_the_steps_of_the_teardown() -> Result<()
     }
     // Other spans of containerd, such as of its shim's calls, are in the same tree. A parent ends after its children, and
     // may be sent in a later batch.
-    let deadline = Instant::now() + PATIENCE;
-    let ours: Vec<_> = loop {
+    let ours = until_ok(PATIENCE, async || {
         let mut ours = receiver.spans();
         ours.retain(|span| span.trace_id == root.trace_id);
         let is_attached = |span: &&ReceivedSpan| {
             span.span_id == root.span_id || ours.iter().any(|other| other.span_id == span.parent)
         };
         let detached = ours.iter().find(|span| !is_attached(span));
-        let Some(detached) = detached.map(|span| format!("{span:?}")) else {
-            break ours;
-        };
-        ensure!(Instant::now() < deadline, "{detached} has no parent");
-        sleep(Duration::from_millis(100)).await;
-    };
+        ensure!(detached.is_none(), "{detached:?} has no parent");
+        Ok(ours)
+    })
+    .await?;
     let from_containerd = ours.iter().filter(|span| span.service == "containerd").count();
     println!(
         "{} spans, {from_containerd} of them from containerd {version}",
         ours.len()
     );
-    let code = agent.stop().await?;
-    ensure!(code == Some(0), "{code:?}");
+    agent.stop().await?;
     stage.containerd.stop().await.context("remove the stage")
 }

@@ -1,24 +1,23 @@
 //! The agent on a thread of its own.
 
-use std::{collections::BTreeSet, sync::Arc, thread, time::Duration};
+use std::{thread, time::Duration};
 
 use pod_teardown::{
     agent,
-    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags, SocketFlag},
+    cli::{ModeFlag, NodeFlags, SocketFlag},
     clock::BootClock,
+    collector::Mode,
     config,
     node::{
-        cri::{Cri, CriEndpoint, PodUids},
+        cri::{Cri, CriEndpoint},
         effects::Effects,
         host::Host,
+        unmounts::ForceUnmount,
     },
     outside::Outside,
-    watch::RuntimePods,
+    workers::artifacts::runtime_pods,
 };
-use tokio::{
-    sync::{mpsc, oneshot},
-    time::Instant,
-};
+use tokio::sync::{mpsc, oneshot};
 
 use super::node::{NODE, Node};
 
@@ -107,16 +106,14 @@ impl Agent {
     }
 }
 
-/// As the agent looks every ten seconds.
+/// As the search for leftovers does.
 async fn looks(endpoint: &CriEndpoint, rounds: usize) -> Vec<f64> {
     let cri = Cri::new(endpoint, Effects::ungated());
-    let none: PodUids = Arc::new(|| Box::pin(async { BTreeSet::new() }));
     let mut took = Vec::new();
     for _ in 0..rounds {
         let before = cpu();
-        let sandboxes = cri.list_sandboxes(&none).await.unwrap();
-        let pods = RuntimePods::of(Instant::now(), sandboxes);
-        assert!(!pods.pods.is_empty());
+        let sandboxes = cri.list_sandboxes().await.unwrap();
+        assert!(!runtime_pods(sandboxes).is_empty());
         took.push((cpu() - before).as_secs_f64() * 1000.0);
     }
     took
@@ -132,14 +129,13 @@ fn flags(node: &Node) -> NodeFlags {
         mode: ModeFlag::Always,
         take_over_after: "45s".to_owned(),
         fence_kubelet: false,
-        gc: GcFlag::Never,
+        gc: Mode::Never,
         gc_kubeconfig: None,
-        force_unmount: ForceUnmountFlag::Never,
+        force_unmount: ForceUnmount::Never,
         node_condition: false,
         metrics_addr: None,
         otlp_endpoint: None,
         otlp_ca_file: None,
-        otlp_headers: None,
         kubeconfig: Some(node.path("kubeconfig")),
         node_name: Some(NODE.to_owned()),
         cri_endpoint: Some(node.endpoint()),
@@ -147,7 +143,6 @@ fn flags(node: &Node) -> NodeFlags {
         kubelet_config: Some(node.path("kubelet.yaml")),
         kubelet_config_dir: None,
         kubelet_start: None,
-        cgroup_driver: CgroupDriverFlag::Cgroupfs,
         cgroup_root: None,
         state_dir: node.path("state"),
         socket: SocketFlag {

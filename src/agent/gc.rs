@@ -14,7 +14,7 @@ use crate::{
     api::{Dial, MetadataClient},
     collector::{
         collect::collect,
-        counts::SharedTotals,
+        counts::Totals,
         leader_election::{self, CollectorRole, LeaderElection},
         shared::Shared,
     },
@@ -38,7 +38,7 @@ pub(super) struct CollectorThread {
     /// State of the collector; `None` while it is on standby.
     current: watch::Sender<Option<Arc<Shared>>>,
     /// Totals of earlier terms as leader.
-    earlier: SharedTotals,
+    earlier: watch::Sender<Totals>,
     /// Counters of the collector's events.
     counters: Arc<Counters>,
 }
@@ -59,7 +59,7 @@ impl CollectorThread {
             client,
             election,
             current: watch::Sender::new(None),
-            earlier: SharedTotals::default(),
+            earlier: watch::Sender::default(),
             counters: Arc::default(),
         })
     }
@@ -112,7 +112,7 @@ impl CollectorThread {
                 () = stop.cancelled() => {}
                 // These never return.
                 () = self.collect() => {}
-                () = self.client.reload_expiring_credentials() => {}
+                () = self.client.reload_changed_credentials() => {}
             }
             self.end_term();
             // No write is in progress: another agent may become the leader.
@@ -121,14 +121,14 @@ impl CollectorThread {
         join(collecting, self.election.run(&self.client, stopped.notified())).await;
     }
 
-    /// Drops the state, and adds its counts to the totals.
+    /// Drops the state, and keeps its counts.
     fn end_term(&self) {
-        // Metrics add up both under this lock.
-        let mut earlier = self.earlier.lock();
-        let state = self.current.send_replace(None);
-        if let Some(shared) = state {
-            earlier.counts.add(&shared.lock().counts);
-        }
+        // Metrics read both under this lock.
+        self.earlier.send_modify(|earlier| {
+            if let Some(shared) = self.current.send_replace(None) {
+                earlier.counts = shared.lock().counts.clone();
+            }
+        });
     }
 
     async fn collect(&self) {
@@ -144,8 +144,11 @@ impl CollectorThread {
                 }
                 continue;
             }
-            self.earlier.lock().active_periods += 1;
             let shared = Shared::default().with_events(events.clone());
+            self.earlier.send_modify(|earlier| {
+                earlier.active_periods += 1;
+                shared.lock().counts = earlier.counts.clone();
+            });
             let shared = Arc::new(shared);
             self.current.send_replace(Some(Arc::clone(&shared)));
             let lost = tokio::select! {
@@ -156,7 +159,7 @@ impl CollectorThread {
             self.end_term();
             if let Some(why) = lost {
                 tracing::error!(why, "Collector restarts with an empty graph");
-                self.earlier.lock().resets += 1;
+                self.earlier.send_modify(|earlier| earlier.resets += 1);
                 sleep(RESTART_DELAY).await;
             }
         }

@@ -16,11 +16,13 @@ use crate::{
     clock::WallClock,
     events::{Events, Involved},
     handover::{
+        cluster::read_node,
         condition::{RoleCondition, reported_event},
         guard::Guard,
         report::RoleReport,
     },
     model::event::Reason,
+    node::effects::Gate as _,
     tasks::{finish_or_abort, run_with_restarts, spawn},
 };
 
@@ -85,7 +87,7 @@ impl NodeConditionReporter {
         loop {
             ticks.tick().await;
             let role = self.role.as_ref().map(|role| role.borrow().clone());
-            let blocked = self.guard.why_blocked();
+            let blocked = self.guard.check().err().map(|blocked| blocked.to_string());
             let paused = self.guard.paused().map(|paused| paused.why());
             let condition = RoleCondition::new(role.as_ref(), blocked.as_deref(), paused.as_deref());
             let is_current = |(last, at): &(RoleCondition, Instant)| {
@@ -96,7 +98,7 @@ impl NodeConditionReporter {
                 };
                 (last.status, last.reason) == (condition.status, condition.reason) && at.elapsed() < interval
             };
-            if self.guard.has_identity_mismatch() || sent.condition.as_ref().is_some_and(is_current) {
+            if self.guard.identity.check().is_err() || sent.condition.as_ref().is_some_and(is_current) {
                 continue;
             }
             let failure = self
@@ -113,13 +115,13 @@ impl NodeConditionReporter {
     }
 
     async fn send(&self, condition: RoleCondition, sent: &mut Sent) -> Result<(), ApiError> {
-        let node = self.guard.node(&self.api).await?;
+        let node = read_node(&self.guard, &self.api).await?;
         let before = *sent.event.get_or_insert_with(|| reported_event(&node));
         self.api
-            .patch_own_condition(&condition.patch(&node, self.wall.now()))
+            .patch_node_status(&condition.patch(&node, self.wall.now()))
             .await?;
         if let Some(reason) = condition.event().filter(|reason| before != Some(*reason)) {
-            self.events.record(&involved(&node), reason, &condition.text());
+            self.events.record(&involved(&node), reason, &condition.message);
             sent.event = Some(Some(reason));
         }
         sent.condition = Some((condition, Instant::now()));

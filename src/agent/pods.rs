@@ -1,23 +1,29 @@
 //! Runs the teardown of this node's pods. All access to the outside is in [`Host`] and [`Outside`], so that tests can replace it.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use futures::FutureExt as _;
+use opentelemetry_otlp::SpanExporter;
 use tokio::sync::{mpsc, watch};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     api::ApiClient,
+    clock::BootClock,
     config::PodSettings,
     counters::Counters,
     events::{self, Events},
-    handover::{guard::Guard, report::RoleReport},
-    housekeeping::{Housekeeping, LeftoverReport},
+    handover::{
+        guard::{Guard, kubelet::KubeletSearch},
+        report::RoleReport,
+        role::Role,
+    },
+    housekeeping::{Housekeeping, HousekeepingParts, LeftoverReport},
     journal::Journal,
     model::{
         problem::{Problem, ProblemKind},
@@ -29,26 +35,25 @@ use crate::{
         host::{Host, PROC},
         identity::Identity,
         lock::{DirLock, LockError},
-        process_events::KernelEvents,
+        process_events::{KernelEvents, ProcessEvents},
         runtime::RuntimeReport,
         threads::Threads,
+        unmounts::Unmounting,
     },
     observe::Observer,
     ops::{admin::PodsAdmin, service},
-    otlp::{self, OtlpCollector},
+    otlp,
     outside::Outside,
     tasks::{run_with_restarts, spawn},
     teardown::context::Context,
-    watch::{PodSource, Relist, RuntimePods, WatchReport},
+    watch::{PodSource, WatchReport},
     workers::{PodWorkers, RequestReceiver, WorkersHandle},
 };
 
-mod local_runtime;
 mod parts;
 mod running;
 
-use local_runtime::LocalRuntime;
-use running::Tasks;
+use running::{LocalRuntime, Tasks};
 
 /// Maximum number of pod changes that wait for the workers.
 const MAX_CHANGES: usize = 64;
@@ -67,7 +72,7 @@ pub struct PodAgent {
     guard: Guard,
     effects: Effects,
     counters: Arc<Counters>,
-    runtime_calls: Arc<CallDurations>,
+    runtime_calls: CallDurations,
     reports: Reports,
     handle: WorkersHandle,
     requests: RequestReceiver,
@@ -101,52 +106,41 @@ impl PodAgent {
         state_dir: &Path,
     ) -> Result<Self, Problem> {
         let lock = lock(settings.kubelet_root.pods(), &host.root)?;
-        let machine = Identity {
-            boot_id: Some(host.clock.boot_id().to_owned()),
-            ..Identity::read(&host.root)
-        };
+        let machine = host.identity();
         let journal = open_journal(state_dir, &machine, &outside)?;
         let expected_kubelet_settings = settings.expected_kubelet_settings(node_name);
-        tracing::info!(
-            kubeconfig = %expected_kubelet_settings.kubeconfig.display(),
-            kubelet_config = expected_kubelet_settings.kubelet_config.as_deref().map(|it| tracing::field::display(it.display())),
-            kubelet_config_dir = expected_kubelet_settings.kubelet_config_dir.as_deref().map(|it| tracing::field::display(it.display())),
-            kubelet_root = %expected_kubelet_settings.kubelet_root.display(),
-            cri_endpoint = %settings.cri_endpoint,
-            learned = settings.kubelet_start.is_some(),
-            "Settings are complete"
-        );
-        let mut guard = Guard::new(machine, journal.clone(), host.proc.clone())
-            .with_blocking(outside.blocking)
-            .with_only_observing(settings.only_observes)
-            .with_expected_settings(expected_kubelet_settings);
+        log_settings(&settings);
         // The kernel's events are about the processes of this node, as a test's directory is not.
-        if host.proc == Path::new(PROC) {
-            guard = guard.with_process_events(Arc::new(KernelEvents));
-        }
-        let local_kubelet = settings.local_kubelet();
-        guard.probe(&local_kubelet).await;
+        let is_of_kernel = host.proc == Path::new(PROC);
+        let search = KubeletSearch {
+            proc: host.proc.as_path().into(),
+            ours: settings.local_kubelet(),
+            blocking: outside.blocking,
+            events: is_of_kernel.then(|| Arc::new(KernelEvents) as Arc<dyn ProcessEvents>),
+            expected: Some(Arc::new(expected_kubelet_settings)),
+        };
+        let guard = Guard::new(machine, journal.clone(), search, settings.only_observes);
+        guard.kubelet.probe().await;
         if settings.takeover.is_some() {
-            guard.set_role(
-                Some("it is not known yet whether the kubelet is alive".to_owned()),
-                None,
-            );
+            guard.kubelet.set_role(Role::unknown(), None);
         }
         let (handle, requests) = WorkersHandle::new();
-        let clock = host.clock.clone();
         Ok(Self {
+            tasks: start_tasks_of_guard(&guard, &host.clock),
             host,
             node_name: node_name.to_owned(),
             lock,
             journal,
-            effects: guard
-                .effects()
+            effects: Effects::new(Arc::new(guard.clone()))
                 .with_threads(Threads::default().with_blocking(outside.blocking))
-                .with_unmount_backend(outside.unmounts.clone())
-                .with_force_unmount(settings.force_unmount),
+                .with_unmounting(Unmounting {
+                    backend: outside.unmounts.clone(),
+                    force: settings.flags.force_unmount,
+                    ..Unmounting::default()
+                }),
             outside,
             counters: Arc::default(),
-            runtime_calls: Arc::default(),
+            runtime_calls: CallDurations::default(),
             reports: Reports {
                 runtime: watch::Sender::default(),
                 watch: watch::Sender::default(),
@@ -159,16 +153,6 @@ impl PodAgent {
             requests,
             api: Arc::default(),
             reader: Arc::default(),
-            tasks: vec![
-                spawn(run_with_restarts("kubelet probe", {
-                    let guard = guard.clone();
-                    move || guard.clone().watch_for_kubelet(local_kubelet.clone())
-                })),
-                spawn(run_with_restarts("pause timer", {
-                    let guard = guard.clone();
-                    move || guard.clone().end_expired_pauses(clock.clone())
-                })),
-            ],
             guard,
             settings,
         })
@@ -190,7 +174,7 @@ impl PodAgent {
             workers: self.handle.clone(),
             journal: self.journal.clone(),
             counters: Arc::clone(&self.counters),
-            runtime_calls: Arc::clone(&self.runtime_calls),
+            runtime_calls: self.runtime_calls.clone(),
             api: Arc::clone(&self.api),
             reader: Arc::clone(&self.reader),
         }
@@ -203,7 +187,7 @@ impl PodAgent {
     pub async fn run(
         self,
         shutdown_timeout: Duration,
-        collector_of_traces: Option<OtlpCollector>,
+        collector_of_traces: Option<SpanExporter>,
         stop: &mut Pin<&mut impl Future<Output = ()>>,
     ) -> Result<(), Problem> {
         let runtime = tokio::select! {
@@ -239,25 +223,22 @@ impl PodAgent {
         mut self,
         runtime: LocalRuntime,
         shutdown_timeout: Duration,
-        collector_of_traces: Option<OtlpCollector>,
+        collector_of_traces: Option<SpanExporter>,
     ) -> Result<(DirLock, Tasks), Problem> {
         let only_observes = self.settings.only_observes;
-        let (version, driver) = (runtime.version.clone(), runtime.driver);
+        let version = runtime.version.clone();
         let api = self.api_client()?;
-        let reporter = self.settings.reports_node_condition.then(|| self.start_reporter(&api));
+        let reporter = self.settings.flags.node_condition.then(|| self.start_reporter(&api));
         let mut background = std::mem::take(&mut self.tasks);
         background.push(self.start_runtime_probe(&runtime.cri));
         background.extend(self.start_kubelet_monitor(&api));
 
         let (changes_in, changes) = mpsc::channel(MAX_CHANGES);
         let leftovers = changes_in.downgrade();
-        let (runtime_pods_sender, runtime_pods) = watch::channel(Arc::new(RuntimePods::none()));
         let (source, snapshots) = PodSource::new(
             api.clone(),
             self.guard.clone(),
-            self.journal.clone(),
             Arc::clone(&self.counters),
-            runtime_pods.clone(),
             changes_in,
             self.reports.watch.clone(),
         );
@@ -272,42 +253,31 @@ impl PodAgent {
         // The workers exit when the source does.
         let source = spawn(source.run());
         let mut housekeeping = None;
-        let kept = (self.journal.clone(), Arc::clone(&self.counters));
         // An observer has no workers, and its context refuses every write.
         let work = if only_observes {
             drop((context, exporter));
-            Observer::new(for_reads, kept, changes, self.requests).run().boxed()
+            Observer::new(for_reads, (self.journal, self.counters), changes, self.requests)
+                .run()
+                .boxed()
         } else {
-            let known = self.known_pods(&context.node.cgroups);
-            let relist = Relist::new(context.node.cri.clone(), runtime_pods_sender, known);
-            background.push(spawn(run_with_restarts("relist", move || relist.clone().run())));
-            let start = {
-                let (context, guard, kept) = (Arc::clone(&context), self.guard.clone(), kept.clone());
-                let (workers, report) = (self.handle.clone(), self.reports.leftovers.clone());
-                move || {
-                    let (context, guard, kept) = (Arc::clone(&context), guard.clone(), kept.clone());
-                    let (snapshots, changes) = (snapshots.clone(), leftovers.clone());
-                    Housekeeping::new(
-                        context,
-                        kept,
-                        guard,
-                        snapshots,
-                        workers.clone(),
-                        changes,
-                        report.clone(),
-                    )
-                    .run()
-                }
+            let parts = HousekeepingParts {
+                context: Arc::clone(&context),
+                counters: Arc::clone(&self.counters),
+                guard: self.guard.clone(),
+                snapshots,
+                workers: self.handle.clone(),
+                changes: leftovers,
+                report: self.reports.leftovers.clone(),
             };
+            let start = move || Housekeeping::new(parts.clone()).run();
             housekeeping = Some(spawn(run_with_restarts("housekeeping", start)));
-            let workers = PodWorkers::new(context, self.guard, kept, changes, runtime_pods, self.requests);
+            let workers = PodWorkers::new(context, self.guard, self.counters, changes, self.requests);
             workers.with_exporter(exporter).run(shutdown_timeout).boxed()
         };
         tracing::info!(
             node = self.node_name,
             runtime = version.name,
             runtime_version = version.version,
-            cgroup_driver = %driver,
             only_observes,
             "Agent is running"
         );
@@ -322,6 +292,30 @@ impl PodAgent {
         };
         Ok((self.lock, tasks))
     }
+}
+
+fn log_settings(settings: &PodSettings) {
+    let shown = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
+    tracing::info!(
+        kubeconfig = %settings.kubeconfig.display(),
+        kubelet_config = shown(&settings.flags.kubelet_config),
+        kubelet_config_dir = shown(&settings.flags.kubelet_config_dir),
+        kubelet_root = %settings.kubelet_root.given().display(),
+        cri_endpoint = %settings.cri_endpoint,
+        learned = settings.flags.kubelet_start.is_some(),
+        "Settings are complete"
+    );
+}
+
+fn start_tasks_of_guard(guard: &Guard, clock: &BootClock) -> Vec<AbortOnDropHandle<()>> {
+    let kubelet = Arc::clone(&guard.kubelet);
+    let (guard, clock) = (guard.clone(), clock.clone());
+    let probe = move || Arc::clone(&kubelet).watch();
+    let end_pauses = move || guard.clone().end_expired_pauses(clock.clone());
+    vec![
+        spawn(run_with_restarts("kubelet probe", probe)),
+        spawn(run_with_restarts("pause timer", end_pauses)),
+    ]
 }
 
 fn send_events(api: ApiClient) -> events::SendEvent {

@@ -4,63 +4,67 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
-use http::{Method, Request, header};
 use http_body_util::BodyExt as _;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
-use kube::client::Body;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::Semaphore;
-use tokio_util::{codec::FramedRead, io::StreamReader};
+use tokio_util::{
+    codec::{AnyDelimiterCodec, FramedRead},
+    io::StreamReader,
+};
 
 use super::{
     ApiError,
-    answer::read,
-    connection::Connection,
+    connection_pool::{Evidence, Proof, RequestParts},
     dial::Dial,
-    durations::RequestLabels,
+    error::read,
     escape::escape,
     event::EventWrite,
-    items::ListItems,
-    lines::{Lines, MAX_OBJECT},
-    node_proof::Proof,
-    review,
+    requests::Requests,
 };
 use crate::{
-    histogram::Snapshot,
     model::pod::{PodObject, PodRef, PodView},
-    node::{
-        checkpoint,
-        effects::{Effect, Effects},
-    },
+    node::{checkpoint, effects::Effects},
 };
 
+/// Limit of an object in bytes. etcd accepts 1.5 MiB, and JSON is larger.
+const MAX_OBJECT: usize = 16 << 20;
 /// Pods in the first page of a list. Each later page has as many pods of the average size so far as fill [`PAGE_BYTES`].
 const FIRST_PAGE: usize = 10;
-const PAGE_BYTES: usize = 4 << 20;
+const PAGE_BYTES: usize = 1 << 20;
 /// Upper limit of pods in a page.
 const MAX_PAGE: usize = 500;
 /// Largest growth from page to page: the next pods may be larger.
 const MAX_PAGE_GROWTH: usize = 4;
-/// Simultaneous lists for terminating pods. Each buffers an object, and a hundred pods may need one at once.
+/// Simultaneous writes: a node full of terminating pods would send a hundred at once. Reads are few and not limited, since a read
+/// of the Node must not wait for writes.
+const MAX_WRITES: usize = 8;
+/// Simultaneous lists for terminating pods. Each buffers a page, and a hundred pods may need one at once.
 const MAX_LISTS: usize = 4;
 
 /// A client with the agent's own identity.
 #[derive(Clone)]
 pub struct ApiClient {
-    connection: Arc<Connection>,
+    requests: Arc<Requests>,
     effects: Effects,
     node_name: Arc<str>,
     lists: Arc<Semaphore>,
+    writes: Arc<Semaphore>,
 }
 
-/// Page of pods, without its items.
+/// Page of pods.
 #[derive(Debug, Deserialize)]
-struct PodPage {
+struct PodPage<'a> {
     metadata: PageMeta,
+    #[serde(borrow)]
+    items: Option<Vec<&'a RawValue>>,
 }
 
+const JSON: &str = "application/json";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
+/// All requests share one connection.
+const LANE: usize = 0;
 
 /// The used fields of `ListMeta`.
 #[derive(Debug, Deserialize)]
@@ -75,12 +79,12 @@ struct PageMeta {
 }
 
 /// Result of a list of pods of one name.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 pub struct NamedPods {
     /// resourceVersion of the list, if it is a number.
     pub version: Option<u64>,
-    /// The list has the pod, or an unreadable object that may be the pod.
-    pub has_pod: bool,
+    /// The pod, or why an object that may be the pod is unreadable; `None` if the list has neither.
+    pub pod: Option<Result<PodObject, String>>,
 }
 
 /// One line of a watch.
@@ -96,15 +100,6 @@ pub struct WatchLine {
 /// Lines of a running watch.
 pub type WatchStream = BoxStream<'static, Result<WatchLine, ApiError>>;
 
-/// Result of a DELETE.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum DeleteAnswer {
-    /// The object is deleted.
-    Deleted,
-    /// The object stays until these finalizers are removed.
-    WaitsForFinalizers(Vec<String>),
-}
-
 impl ApiClient {
     /// A client for the pods of this node. `config` was read from `kubeconfig`. With a `proof`, each new connection has to
     /// show this agent's Node first. `dial`, if given, opens the connections.
@@ -116,13 +111,14 @@ impl ApiClient {
         dial: Option<Dial>,
         node_name: &str,
     ) -> Result<Self, kube::Error> {
-        let blocking = effects.blocking();
-        let connection = Connection::new(config, kubeconfig, node_path(node_name), proof, dial, blocking)?;
+        let evidence = proof.map_or(Evidence::None, |proof| Evidence::Node(node_path(node_name), proof));
+        let requests = Requests::new(config, kubeconfig, evidence, dial, effects.blocking())?;
         Ok(Self {
-            connection: Arc::new(connection),
+            requests: Arc::new(requests),
             effects,
             node_name: node_name.into(),
             lists: Arc::new(Semaphore::new(MAX_LISTS)),
+            writes: Arc::new(Semaphore::new(MAX_WRITES)),
         })
     }
 
@@ -137,19 +133,14 @@ impl ApiClient {
         &self.node_name
     }
 
-    /// Durations of its requests by verb and result.
-    pub fn request_durations(&self) -> Snapshot<RequestLabels> {
-        self.connection.request_durations()
-    }
-
     /// When its credentials expire, if they show it.
     pub fn credentials_expiry(&self) -> Option<jiff::Timestamp> {
-        self.connection.credentials_expiry()
+        self.requests.credentials.expires_at()
     }
 
     /// This agent's Node. It is the first request of a connection, so changed credentials are read before it.
     pub async fn node(&self) -> Result<Node, ApiError> {
-        self.connection.reload_if_changed().await;
+        self.requests.credentials.reload_if_changed().await;
         self.get_json(&node_path(&self.node_name)).await
     }
 
@@ -178,7 +169,7 @@ impl ApiClient {
     }
 
     /// Calls `each` with each of this node's pods (of this `name`, if given) in a complete, consistent list. Returns the
-    /// list's resourceVersion. At most one object is in memory at a time.
+    /// list's resourceVersion. At most one page is in memory at a time.
     ///
     /// # Errors
     /// A page failed; `each` got a partial list.
@@ -197,28 +188,14 @@ impl ApiClient {
             if !token.is_empty() {
                 path = format!("{path}&continue={}", escape(&token));
             }
-            let request = request(Method::GET, "GET", &path, None, Bytes::new())?;
-            let (mut items, mut pods, mut bytes, mut decode_error) = (ListItems::new(MAX_OBJECT), 0, 0, None);
-            let mut take = |chunk: Bytes| {
-                bytes += chunk.len();
-                let taken = items.push(&chunk, |item| {
-                    pods += 1;
-                    match serde_json::from_slice(item) {
-                        Ok(item) => each(item),
-                        Err(error) => decode_error = Some(error),
-                    }
-                });
-                taken.map_err(|error| ApiError::unreadable("GET", &path, error))
-            };
-            self.connection.fetch_streamed("GET", &path, request, &mut take).await?;
-            if let Some(error) = decode_error {
-                return Err(ApiError::unreadable("GET", &path, error));
-            }
-            let PodPage { metadata } = read("GET", &path, &items.into_remainder())?;
+            let page = self.requests.fetch(LANE, get("GET", &path)).await?;
+            let PodPage { metadata, items } = read("GET", &path, &page)?;
+            let items = items.unwrap_or_default();
+            items.iter().copied().for_each(&mut each);
             if metadata.continue_token.is_empty() {
                 return Ok(metadata.resource_version);
             }
-            (token, limit) = (metadata.continue_token, next_page(limit, pods, bytes));
+            (token, limit) = (metadata.continue_token, next_page(limit, items.len(), page.len()));
         }
     }
 
@@ -232,11 +209,16 @@ impl ApiClient {
             escape(from),
             lifetime.as_secs(),
         );
-        let request = request(Method::GET, VERB, &path, None, Bytes::new())?;
-        let response = self.connection.fetch_start(VERB, &path, request).await?;
-        let body = StreamReader::new(response.into_body().into_data_stream().map_err(std::io::Error::other));
-        let lines = FramedRead::new(body, Lines::default());
-        Ok(lines
+        let answer = self.requests.start(LANE, &get(VERB, &path)).await?;
+        let body = StreamReader::new(
+            answer
+                .response
+                .into_body()
+                .into_data_stream()
+                .map_err(std::io::Error::other),
+        );
+        let lines = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), Vec::new(), MAX_OBJECT);
+        Ok(FramedRead::new(body, lines)
             .map(move |line| {
                 let line = line.map_err(|error| ApiError::unreachable(VERB, PATH, &error))?;
                 read(VERB, PATH, &line)
@@ -248,24 +230,18 @@ impl ApiClient {
     pub async fn patch_pod_status(&self, pod: &PodRef, patch: &Value) -> Result<(), ApiError> {
         let path = format!("{}/status", pod_path(pod));
         let patch = patch.to_string().into();
-        self.write(Method::PATCH, "PATCH", &path, Some(STRATEGIC_MERGE), patch)
-            .await
-            .map(drop)
+        self.write("PATCH", &path, STRATEGIC_MERGE, patch).await.map(drop)
     }
 
-    /// JSON patch of this agent's Node's status; its `test` operations are the preconditions.
+    /// Patch of this agent's Node's status. An array is a JSON patch, whose `test` operations are the preconditions. An object is a
+    /// strategic merge patch, which merges the Node's conditions by type; it contains the Node's UID.
     pub async fn patch_node_status(&self, patch: &Value) -> Result<(), ApiError> {
-        const TYPE: &str = "application/json-patch+json";
+        let content_type = match patch {
+            Value::Array(_) => "application/json-patch+json",
+            _ => STRATEGIC_MERGE,
+        };
         let path = format!("{}/status", node_path(&self.node_name));
-        let answer = self.write(Method::PATCH, "PATCH", &path, Some(TYPE), patch.to_string().into());
-        answer.await.map(drop)
-    }
-
-    /// Strategic merge patch of this agent's Node's status, which merges its conditions by type. The patch contains the Node's UID.
-    pub async fn patch_own_condition(&self, patch: &Value) -> Result<(), ApiError> {
-        let path = format!("{}/status", node_path(&self.node_name));
-        let patch = patch.to_string().into();
-        self.write(Method::PATCH, "PATCH", &path, Some(STRATEGIC_MERGE), patch)
+        self.write("PATCH", &path, content_type, patch.to_string().into())
             .await
             .map(drop)
     }
@@ -276,8 +252,9 @@ impl ApiClient {
             .await
     }
 
-    /// The final delete: grace period 0 and the UID as precondition.
-    pub async fn delete_pod(&self, pod: &PodRef) -> Result<DeleteAnswer, ApiError> {
+    /// The final delete: grace period 0 and the UID as precondition. Returns the finalizers that keep the object; none if it is
+    /// deleted.
+    pub async fn delete_pod(&self, pod: &PodRef) -> Result<Vec<String>, ApiError> {
         let options = json!({
             "kind": "DeleteOptions",
             "apiVersion": "v1",
@@ -285,26 +262,26 @@ impl ApiClient {
             "preconditions": { "uid": pod.uid.as_str() },
         });
         let body = self
-            .write(
-                Method::DELETE,
-                "DELETE",
-                &pod_path(pod),
-                None,
-                options.to_string().into(),
-            )
+            .write("DELETE", &pod_path(pod), JSON, options.to_string().into())
             .await?;
-        let finalizers = serde_json::from_slice::<DeletedObject>(&body).map(|object| object.metadata.finalizers);
-        Ok(match finalizers {
-            Ok(finalizers) if !finalizers.is_empty() => DeleteAnswer::WaitsForFinalizers(finalizers),
-            _ => DeleteAnswer::Deleted,
-        })
+        let object = serde_json::from_slice::<DeletedObject>(&body);
+        Ok(object.map(|object| object.metadata.finalizers).unwrap_or_default())
     }
 
-    /// All pods of this pod's name on this node, in a complete and consistent list.
+    /// Lists all pods of this pod's name on this node, completely and consistently.
     pub async fn pods_named(&self, pod: &PodRef) -> Result<NamedPods, ApiError> {
-        let mut has_pod = false;
-        let version = self.for_each_named(pod, |item, _| has_pod |= item).await?;
-        Ok(NamedPods { version, has_pod })
+        let mut found = None;
+        let each = |item: &RawValue| {
+            let identity = serde_json::from_str::<DeletedObject>(item.get());
+            // An unreadable object may be this pod.
+            if identity.map_or(true, |object| object.metadata.uid == pod.uid.as_str()) {
+                found = Some(PodObject::read(item));
+            }
+        };
+        // Never closed, so it cannot fail.
+        let _list = self.lists.acquire().await.ok();
+        let version = self.each_pod(Some(&pod.name), each).await?.parse().ok();
+        Ok(NamedPods { version, pod: found })
     }
 
     /// The pod's object; `None` if a list lacks it, which does not prove its absence. By list, since a node may not GET a
@@ -313,99 +290,67 @@ impl ApiClient {
     /// # Errors
     /// The list failed, or the object is unreadable.
     pub async fn pod(&self, pod: &PodRef) -> Result<Option<PodObject>, ApiError> {
-        let mut found = None;
-        let mut read = |may_be_pod: bool, item: &RawValue| {
-            if may_be_pod {
-                found = Some(PodObject::read(item));
-            }
-        };
-        self.for_each_named(pod, &mut read).await?;
-        let found = found.transpose();
+        let found = self.pods_named(pod).await?.pod.transpose();
         found.map_err(|why| ApiError::unreadable("GET", &pod_path(pod), why))
     }
 
-    /// Calls `each` with each pod of this name and whether it is, or may be, this pod. Returns the list's version.
-    async fn for_each_named(
-        &self,
-        pod: &PodRef,
-        mut each: impl FnMut(bool, &RawValue) + Send,
-    ) -> Result<Option<u64>, ApiError> {
-        // An unreadable object may be this pod.
-        let may_be_pod = |item: &RawValue| {
-            serde_json::from_str::<DeletedObject>(item.get())
-                .map_or(true, |object| object.metadata.uid == pod.uid.as_str())
-        };
-        // Never closed, so it cannot fail.
+    /// Calls `each_view` with each pod of this node in a complete, consistent list. An unreadable object is skipped; the watch
+    /// reports it.
+    pub async fn each_pod_view(&self, mut each_view: impl FnMut(PodView) + Send) -> Result<(), ApiError> {
         let _list = self.lists.acquire().await.ok();
-        let version = self
-            .each_pod(Some(&pod.name), |item| each(may_be_pod(item), item))
-            .await?;
-        Ok(version.parse().ok())
-    }
-
-    /// Results of `project` for the pods of this node in a complete, consistent list. An unreadable object is skipped; the
-    /// watch reports it.
-    pub async fn all_pods<T: Send>(
-        &self,
-        mut project: impl FnMut(PodView) -> Option<T> + Send,
-    ) -> Result<Vec<T>, ApiError> {
-        let _list = self.lists.acquire().await.ok();
-        let mut pods = Vec::new();
         let each = |item: &RawValue| match PodObject::read(item) {
-            Ok(object) => pods.extend(project(PodView::whole(object, false))),
+            Ok(object) => each_view(PodView::whole(object, false)),
             Err(error) => tracing::debug!(error, "Pod cannot be read; skipped"),
         };
-        self.each_pod(None, each).await?;
-        Ok(pods)
+        self.each_pod(None, each).await.map(drop)
     }
 
     /// The UID of this ResourceClaim and the UIDs of its `status.reservedFor`.
     pub async fn reserved_for(&self, namespace: &str, name: &str) -> Result<(String, Vec<String>), ApiError> {
         let (namespace, name) = (escape(namespace), escape(name));
         let path = format!("/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}");
-        let ResourceClaim { metadata, status } = self.get_json(&path).await?;
-        let reserved = status.unwrap_or_default().reserved_for.into_iter().map(|by| by.uid);
-        Ok((metadata.uid, reserved.collect()))
+        let claim: Value = self.get_json(&path).await?;
+        let uid = |object: &Value| object["uid"].as_str().unwrap_or_default().to_owned();
+        let reserved = claim["status"]["reservedFor"].as_array().into_iter().flatten();
+        Ok((uid(&claim["metadata"]), reserved.map(uid).collect()))
     }
 
     /// Creates an event, or updates its count.
     pub async fn write_event(&self, event: EventWrite) -> Result<(), ApiError> {
         let (verb, path, content_type, body) = event.parts();
-        let method = verb.parse().map_err(|error| ApiError::unreadable(verb, &path, error))?;
-        self.write(method, verb, &path, Some(content_type), body)
-            .await
-            .map(drop)
+        self.write(verb, &path, content_type, body).await.map(drop)
     }
 
     /// Whether this identity may do something (SelfSubjectAccessReview).
     pub async fn is_allowed(&self, attributes: &Value) -> Result<bool, ApiError> {
-        let request = request(Method::POST, "POST", review::PATH, None, review::body(attributes))?;
-        let answer = self.connection.fetch("POST", review::PATH, request).await?;
-        read("POST", review::PATH, &answer).map(|review| review::is_granted(&review))
+        self.requests.is_allowed(attributes).await
     }
 
     async fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
-        let request = request(Method::GET, "GET", path, None, Bytes::new())?;
-        read("GET", path, &self.connection.fetch("GET", path, request).await?)
+        read("GET", path, &self.requests.fetch(LANE, get("GET", path)).await?)
     }
 
     async fn write(
         &self,
-        method: Method,
         verb: &'static str,
         path: &str,
-        content_type: Option<&'static str>,
+        content_type: &'static str,
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
-        let request = request(method, verb, path, content_type, body)?;
-        let _slot = self.connection.write_slot().await;
+        // Never closed, so it cannot fail.
+        let _slot = self.writes.acquire().await.ok();
         // The gate may have closed during the wait.
-        let allowed = self.effects.allow(&Effect::new(verb, &path));
-        allowed.map_err(|held| ApiError::blocked(verb, path, held.reason))?;
-        let sent = self.connection.fetch(verb, path, request);
+        let allowed = self.effects.allow(verb, &path);
+        allowed.map_err(|held| ApiError::blocked(verb, path, held.to_string()))?;
+        let parts = RequestParts {
+            content_type: Some(content_type),
+            body,
+            ..get(verb, path)
+        };
+        let sent = self.requests.fetch(LANE, parts);
         let answer = self.effects.run_checked(sent).await;
         checkpoint::after(verb, &path);
-        answer.map_err(|held| ApiError::blocked(verb, path, held.reason))?
+        answer.map_err(|held| ApiError::blocked(verb, path, held.to_string()))?
     }
 }
 
@@ -420,28 +365,6 @@ fn next_page(limit: usize, pods: usize, bytes: usize) -> usize {
 struct DeletedObject {
     #[serde(default)]
     metadata: DeletedMeta,
-}
-
-/// The used fields of a ResourceClaim, which may be large.
-#[derive(Deserialize)]
-struct ResourceClaim {
-    #[serde(default)]
-    metadata: UidOnly,
-    #[serde(default)]
-    status: Option<ResourceClaimStatus>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ResourceClaimStatus {
-    #[serde(default)]
-    reserved_for: Vec<UidOnly>,
-}
-
-#[derive(Default, Deserialize)]
-struct UidOnly {
-    #[serde(default)]
-    uid: String,
 }
 
 #[derive(Default, Deserialize)]
@@ -464,20 +387,8 @@ fn pod_path(pod: &PodRef) -> String {
     )
 }
 
-fn request(
-    method: Method,
-    verb: &'static str,
-    path: &str,
-    content_type: Option<&'static str>,
-    body: Bytes,
-) -> Result<Request<Body>, ApiError> {
-    Request::builder()
-        .method(method)
-        .uri(path)
-        .header(header::ACCEPT, "application/json")
-        .header(header::CONTENT_TYPE, content_type.unwrap_or("application/json"))
-        .body(Body::from(body))
-        .map_err(|error| ApiError::unreadable(verb, path, error))
+fn get<'a>(verb: &'static str, path: &'a str) -> RequestParts<'a> {
+    RequestParts::get(verb, path, JSON)
 }
 
 #[cfg(test)]
@@ -489,9 +400,9 @@ mod tests {
         for (limit, pods, bytes, expected) in [
             (10, 10, 30_000, 40),
             (40, 40, 120_000, 160),
-            (500, 500, 1_500_000, 500),
-            (160, 160, 16 << 20, 40),
-            (10, 10, 15 << 20, 2),
+            (500, 500, 1_500_000, 349),
+            (160, 160, 16 << 20, 10),
+            (10, 10, 4 << 20, 2),
             (2, 2, 18 << 20, 1),
             (1, 1, 3_000, 4),
             (10, 0, 100, 1),

@@ -2,7 +2,13 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use serde_json::Value;
 use tokio::sync::watch;
+
+use super::{ApiError, error::read};
+
+/// The UID of this namespace identifies the cluster. A list also has the store's resourceVersion.
+pub(super) const PATH: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
 
 /// The cluster of the first connection, which all later ones have to lead to.
 #[derive(Debug, Default)]
@@ -20,8 +26,28 @@ pub struct StoreFollower(Arc<Cluster>);
 // === impl Cluster ===
 
 impl Cluster {
+    /// Fails if a list of [`PATH`] shows another cluster, or an older state of its store. `before` is the highest version at the
+    /// time of the request.
+    pub(super) fn check(&self, list: &[u8], before: Option<u64>) -> Result<(), ApiError> {
+        let list: Value = read("GET", PATH, list)?;
+        let version = list["metadata"]["resourceVersion"]
+            .as_str()
+            .and_then(|it| it.parse().ok());
+        let uid = match list["items"].as_array().map(Vec::as_slice) {
+            Some([kube_system]) => kube_system["metadata"]["uid"].as_str(),
+            _ => None,
+        };
+        let (Some(version), Some(uid)) = (version, uid) else {
+            let why = "it lacks the namespace kube-system or a numeric resourceVersion";
+            return Err(ApiError::unreadable("GET", PATH, why));
+        };
+        let checked = self.check_uid(uid);
+        let checked = checked.and_then(|()| self.record_store_version(version, before));
+        checked.map_err(|cause| ApiError::blocked("GET", PATH, cause))
+    }
+
     /// Fails if its namespace kube-system has another UID.
-    pub(super) fn check_uid(&self, uid: &str) -> Result<(), String> {
+    fn check_uid(&self, uid: &str) -> Result<(), String> {
         let mut known = self.uid.lock().unwrap_or_else(PoisonError::into_inner);
         let known = known.get_or_insert_with(|| uid.to_owned());
         if known == uid {
@@ -47,7 +73,7 @@ impl Cluster {
     }
 
     /// Records the version of an answer; `before` is the highest version at the time of the request.
-    pub(super) fn record_store_version(&self, version: u64, before: Option<u64>) -> Result<(), String> {
+    fn record_store_version(&self, version: u64, before: Option<u64>) -> Result<(), String> {
         let mut highest = self.version();
         match before.filter(|_| highest.is_some()) {
             Some(known) if version < known => {

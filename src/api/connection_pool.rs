@@ -1,49 +1,64 @@
-//! HTTP/2 connections, opened on demand and shared by many requests. A new connection first shows that it leads to the same
-//! cluster as all others, since an answer of one cluster proves nothing about another's objects. It also shows that the store
-//! was not restored to an older state, if there is a [`StoreFollower`](super::cluster::StoreFollower).
+//! HTTP/2 connections, opened on demand and shared by many requests. A new connection first shows that it leads to the right
+//! cluster: between two connections an address may change to another one, and an answer of one cluster proves nothing about
+//! another's objects. Within a connection, only a proxy that terminates TLS could change it, and UIDs would not match.
+//!
+//! It is no pool of a library: those hand a connection out before a request over it has proven anything, and open one HTTP/2
+//! connection for each server, while a server allows 100 streams over it, and the collector needs more.
 
-use std::{
-    num::ParseIntError,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, Uri, header};
+use futures::future::BoxFuture;
+use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
-use hyper_rustls::HttpsConnector;
-use serde::Deserialize;
-use tower::BoxError;
+use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use k8s_openapi::api::core::v1::Node;
+use kube::client::ConfigExt as _;
+use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use super::{
     ApiError, USER_AGENT,
-    cluster::Cluster,
-    dial::{Dial, Transport},
-    error::ProofError,
-    http2::{self, Http2, LastReceived, Open, connector},
-    identity::Identity,
-    node_proof::retry_after,
+    cluster::{self, Cluster},
+    dial::{Dial, Transport, transport},
+    error::{read, retry_after},
+    http2::{Http2, LastReceived, Sender},
 };
 
-/// Flow control windows in bytes: of a stream, and of a connection.
-const WINDOWS: (u32, u32) = (256 << 10, 1 << 20);
-/// The UID of this namespace identifies the cluster. A list also has the store's resourceVersion.
-const PATH: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3Dkube-system";
-const MAX_ANSWER: usize = 1 << 20;
-const VERB: &str = "GET";
+/// Limit of the answer to a proof in bytes. A Node has some ten thousand.
+const MAX_ANSWER: usize = 8 << 20;
+const JSON: &str = "application/json";
 
-type Sender = http2::Sender<Full<Bytes>>;
-type Http2Connection = Http2<Full<Bytes>>;
+/// Checks the server's answer to a GET of this agent's Node. An error forbids requests over the connection.
+pub type Proof = Arc<dyn Fn(Result<Node, ApiError>) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
+
+/// What a new connection has to show before any other request.
+#[derive(Clone)]
+pub(super) enum Evidence {
+    None,
+    /// The Node at this path, which passes the proof.
+    Node(String, Proof),
+    /// The same cluster as all others, and a store that was not restored to an older state.
+    Cluster(Arc<Cluster>),
+}
+
+/// Sends a request over the [`Sender`] in its extensions.
+type SendService = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
 
 /// Connections by number. A request waits while the server allows no more over its connection.
 pub(super) struct ConnectionPool {
     server: Uri,
-    /// Prefix of each request's path.
-    base: String,
     connector: HttpsConnector<Transport>,
-    identity: Identity,
-    cluster: Arc<Cluster>,
-    connections: Mutex<Vec<Arc<Http2Connection>>>,
+    service: SendService,
+    evidence: Evidence,
+    connections: Mutex<Vec<Arc<Http2>>>,
+}
+
+/// An answer that has started.
+pub(super) struct Answer {
+    pub response: Response<Incoming>,
+    /// When its connection last received something.
+    pub last_received: LastReceived,
 }
 
 /// A request.
@@ -61,93 +76,85 @@ pub(super) struct RequestParts<'a> {
     pub body: Bytes,
 }
 
-#[derive(Deserialize)]
-struct NamespaceList {
-    metadata: ListMetadata,
-    items: Vec<Namespace>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct ListMetadata {
-    resource_version: String,
-}
-
-#[derive(Deserialize)]
-struct Namespace {
-    metadata: Metadata,
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    uid: String,
-}
-
 // === impl ConnectionPool ===
 
 impl ConnectionPool {
     /// A pool without open connections. `dial`, if given, opens them.
-    pub fn new(config: &kube::Config, cluster: Arc<Cluster>, dial: Option<Dial>) -> Result<Self, kube::Error> {
+    pub fn new(config: &kube::Config, evidence: Evidence, dial: Option<Dial>) -> Result<Self, kube::Error> {
+        let mut connector = HttpsConnectorBuilder::new()
+            .with_tls_config(config.rustls_client_config()?)
+            .https_or_http();
+        if let Some(name) = config.tls_server_name.clone() {
+            let name = name.try_into();
+            let name = name.map_err(|error| kube::Error::Service(Box::new(error)))?;
+            connector = connector.with_server_name_resolver(FixedServerNameResolver::new(name));
+        }
         Ok(Self {
-            base: base(&config.cluster_url),
             server: config.cluster_url.clone(),
-            connector: connector(config)?.enable_http2().wrap_connector(Transport::new(dial)),
-            identity: Identity::new(config)?,
-            cluster,
+            connector: connector.enable_http2().wrap_connector(transport(dial)),
+            service: send_service(config)?,
+            evidence,
             connections: Mutex::default(),
         })
     }
 
-    /// Sends a request; returns the response when it starts, and when its connection last received something.
-    pub async fn send(
-        &self,
-        lane: usize,
-        parts: &RequestParts<'_>,
-    ) -> Result<(Response<Incoming>, LastReceived), ApiError> {
+    /// Sends a request, and returns the answer when it starts.
+    pub async fn send(&self, lane: usize, parts: &RequestParts<'_>) -> Result<Answer, ApiError> {
         let sent = async {
-            let open = self.lane(lane).open(|sender| self.prove(sender)).await?;
-            let Open { sender, last_received } =
-                open.ok_or("the server, or a proxy before it, does not speak HTTP/2")?;
-            Ok((self.send_over(sender, parts).await?, last_received))
+            let (sender, last_received) = self.lane(lane).open(|sender| self.prove(sender)).await?;
+            let response = self.send_over(sender, parts).await?;
+            Ok(Answer {
+                response,
+                last_received,
+            })
         };
         sent.await
-            .map_err(|error: BoxError| ApiError::not_sent(parts.verb, parts.path, &*error))
+            .map_err(|error: BoxError| ApiError::not_sent(parts.verb, parts.path, error))
     }
 
-    fn lane(&self, number: usize) -> Arc<Http2Connection> {
+    fn lane(&self, number: usize) -> Arc<Http2> {
         let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
         while connections.len() <= number {
-            let lane = Http2Connection::new(self.connector.clone(), self.server.clone(), Some(WINDOWS));
-            connections.push(Arc::new(lane));
+            connections.push(Arc::new(Http2::new(self.connector.clone(), self.server.clone())));
         }
         Arc::clone(&connections[number])
     }
 
-    async fn send_over(&self, mut sender: Sender, parts: &RequestParts<'_>) -> Result<Response<Incoming>, BoxError> {
-        let identity = self.identity.headers().await?;
-        Ok(sender.send_request(parts.request(&self.base, identity)?).await?)
+    async fn send_over(&self, sender: Sender, parts: &RequestParts<'_>) -> Result<Response<Incoming>, BoxError> {
+        let mut request = parts.request()?;
+        request.extensions_mut().insert(sender);
+        // Boxed, so that it does not enlarge every request's future.
+        Box::pin(self.service.clone().oneshot(request)).await
     }
 
     async fn prove(&self, sender: Sender) -> Result<(), BoxError> {
-        let parts = RequestParts::get(VERB, PATH, "application/json");
-        let before = self.cluster.last_store_version();
-        let (head, body) = self.send_over(sender, &parts).await?.into_parts();
-        let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
-        if !head.status.is_success() {
-            let retry_after = retry_after(&head.headers);
-            let refused = ApiError::refused(VERB, PATH, head.status.as_u16(), retry_after, &body);
-            return Err(ProofError(refused).into());
-        }
-        let unreadable = |error: &dyn std::fmt::Display| format!("{VERB} {PATH}: {error}");
-        let list: NamespaceList = serde_json::from_slice(&body).map_err(|error| unreadable(&error))?;
-        let [namespace] = &*list.items else {
-            return Err(unreadable(&"it does not show the one namespace").into());
+        let (path, before) = match &self.evidence {
+            Evidence::None => return Ok(()),
+            Evidence::Node(path, _) => (path.as_str(), None),
+            Evidence::Cluster(cluster) => (cluster::PATH, cluster.last_store_version()),
         };
-        let version = list.metadata.resource_version.parse();
-        let version = version.map_err(|error: ParseIntError| unreadable(&error))?;
-        let checked = self.cluster.check_uid(&namespace.metadata.uid);
-        let checked = checked.and_then(|()| self.cluster.record_store_version(version, before));
-        Ok(checked.map_err(|cause| ProofError(ApiError::blocked(VERB, PATH, cause)))?)
+        let (head, body) = self
+            .send_over(sender, &RequestParts::get("GET", path, JSON))
+            .await?
+            .into_parts();
+        let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
+        let code = head.status;
+        let answer = match code.is_success() {
+            true => Ok(body),
+            false => Err(ApiError::refused(
+                "GET",
+                path,
+                code.as_u16(),
+                retry_after(&head.headers),
+                &body,
+            )),
+        };
+        let proven = match &self.evidence {
+            Evidence::None => Ok(()),
+            Evidence::Node(_, proof) => proof(answer.and_then(|node| read("GET", path, &node))).await,
+            Evidence::Cluster(cluster) => answer.and_then(|list| cluster.check(&list, before)),
+        };
+        Ok(proven?)
     }
 }
 
@@ -166,7 +173,9 @@ impl<'a> RequestParts<'a> {
         }
     }
 
-    fn request(&self, base: &str, mut headers: HeaderMap) -> Result<Request<Full<Bytes>>, http::Error> {
+    fn request(&self) -> Result<Request<Full<Bytes>>, http::Error> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        let headers = request.headers_mut();
         headers.insert(header::USER_AGENT, USER_AGENT);
         headers.insert(header::ACCEPT, HeaderValue::from_static(self.accept));
         if let Some(content_type) = self.content_type {
@@ -175,20 +184,26 @@ impl<'a> RequestParts<'a> {
         if let Some(etag) = self.etag {
             headers.insert(header::IF_NONE_MATCH, etag.try_into()?);
         }
-        let mut request = Request::new(Full::new(self.body.clone()));
         *request.method_mut() = match self.verb {
             "LIST" | "WATCH" => Method::GET,
             verb => verb.try_into()?,
         };
-        *request.uri_mut() = format!("{base}{}", self.path).try_into()?;
-        *request.headers_mut() = headers;
+        *request.uri_mut() = self.path.try_into()?;
         Ok(request)
     }
 }
 
-/// The server's URL without a trailing slash.
-fn base(server: &Uri) -> String {
-    let scheme = server.scheme_str().unwrap_or("https");
-    let authority = server.authority().map_or("", |authority| authority.as_str());
-    format!("{scheme}://{authority}{}", server.path().trim_end_matches('/'))
+/// Adds the server's URL and the headers of the client's identity.
+fn send_service(config: &kube::Config) -> Result<SendService, kube::Error> {
+    let service = ServiceBuilder::new()
+        .layer(config.base_uri_layer())
+        .option_layer(config.auth_layer()?)
+        .layer(config.extra_headers_layer()?)
+        .map_err(BoxError::from)
+        .service(service_fn(async |mut request: Request<Full<Bytes>>| {
+            let sender = request.extensions_mut().remove::<Sender>();
+            let mut sender = sender.ok_or("a request without a connection")?;
+            Ok::<_, BoxError>(sender.send_request(request).await?)
+        }));
+    Ok(BoxCloneSyncService::new(service))
 }

@@ -2,7 +2,6 @@
 
 use std::{
     hash::{DefaultHasher, Hash as _, Hasher as _},
-    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -41,28 +40,17 @@ struct Current<T> {
     /// When they expire, if they show it.
     expires_at: Option<Timestamp>,
     read: Instant,
-    /// Files of the credentials; `None` for those passed at start.
-    files: Option<Vec<FileStamp>>,
+    /// `None` for credentials passed at start.
+    files: Option<Files>,
     /// Why they could not be read last, until they can be.
     error: Option<String>,
 }
 
-/// Result of a read of the files.
-struct ReadResult<T> {
-    files: Vec<FileStamp>,
-    /// `None` if their content is unchanged.
-    sender: Option<Result<(T, Option<Timestamp>), String>>,
-}
+/// The files of the credentials, with hashes of their content; `None` for a file that cannot be read.
+type Files = Vec<(PathBuf, Option<u64>)>;
 
-/// A file, the metadata that changes with it, and a hash of its content.
-#[derive(Clone)]
-struct FileStamp {
-    path: PathBuf,
-    metadata: Option<Metadata>,
-    content: Option<u64>,
-}
-
-type Metadata = (u64, u64, u64, i64, i64);
+/// New credentials: a client, and when they expire, if they show it.
+type New<T> = (T, Option<Timestamp>);
 
 // === impl Credentials ===
 
@@ -126,18 +114,13 @@ impl<T: Clone + Send + 'static> Credentials<T> {
         };
         let (path, build_sender) = (self.kubeconfig.clone(), Arc::clone(&self.build_sender));
         let (known, is_refused) = (self.current().files.clone(), cause == REFUSED);
-        let read = move || ReadResult::read(&path, known.as_deref(), is_refused, &*build_sender);
+        let read = move || read_changed(&path, known.as_ref(), is_refused, &*build_sender);
         let sender = match timeout(READ_TIMEOUT, self.threads.run_blocking(read)).await {
-            Ok(Ok(None)) => return,
-            Ok(Ok(Some(ReadResult { files, sender: None }))) => {
-                let mut current = self.current();
-                (current.files, current.error) = (Some(files), None);
+            Ok(Ok(None)) => {
+                self.current().error = None;
                 return;
             }
-            Ok(Ok(Some(ReadResult {
-                files,
-                sender: Some(sender),
-            }))) => sender.map(|sender| (files, sender)),
+            Ok(Ok(Some((files, new)))) => new.map(|new| (files, new)),
             Ok(Err(why)) => Err(why.to_string()),
             Err(_) => Err(format!("reading its files takes longer than {READ_TIMEOUT:?}")),
         };
@@ -169,66 +152,42 @@ fn expires_at(config: &kube::Config) -> Option<Timestamp> {
     Expiry::of_config(config).ok().flatten().map(|expiry| expiry.expires_at)
 }
 
-// === impl ReadResult ===
-
-impl<T> ReadResult<T> {
-    /// Reads the files; `None` if they are as `known`.
-    fn read(
-        path: &Path,
-        known: Option<&[FileStamp]>,
-        is_refused: bool,
-        build_sender: &dyn Fn(&kube::Config) -> Result<T, kube::Error>,
-    ) -> Option<Self> {
-        let is_untouched = |file: &FileStamp| file.metadata.is_some() && metadata(&file.path) == file.metadata;
-        if !is_refused && known.is_some_and(|files| files.iter().all(is_untouched)) {
-            return None;
-        }
-        // Before the read, so that a later change is detected.
-        let files = kubeconfig::credential_files(path);
-        let files: Vec<FileStamp> = files.into_iter().map(FileStamp::read).collect();
-        let config = kubeconfig::read_kubeconfig_here(path);
-        let is_same = known.is_some_and(|known| {
-            let contents =
-                |files: &[FileStamp]| -> Vec<_> { files.iter().map(|it| (it.path.clone(), it.content)).collect() };
-            contents(known) == contents(&files) && files.iter().all(|it| it.content.is_some())
-        });
-        // A command may return others each time.
-        let has_command = config.as_ref().is_ok_and(|config| config.auth_info.exec.is_some());
-        if is_same && !(is_refused && has_command) {
-            return Some(Self { files, sender: None });
-        }
-        let sender = config.and_then(|config| {
-            let sender = build_sender(&config).map_err(|error| error.to_string())?;
-            Ok((sender, expires_at(&config)))
-        });
-        Some(Self {
-            files,
-            sender: Some(sender),
+/// Reads the files, and builds a client; `None` if their content is as `known`.
+fn read_changed<T>(
+    path: &Path,
+    known: Option<&Files>,
+    is_refused: bool,
+    build_sender: &dyn Fn(&kube::Config) -> Result<T, kube::Error>,
+) -> Option<(Files, Result<New<T>, String>)> {
+    // Before the read, so that a later change is detected.
+    let files: Files = kubeconfig::credential_files(path)
+        .into_iter()
+        .map(|path| {
+            let content = std::fs::read(&path).ok().map(|content| hash(&content));
+            (path, content)
         })
+        .collect();
+    let is_same = known == Some(&files) && files.iter().all(|(_, content)| content.is_some());
+    if is_same && !is_refused {
+        return None;
     }
+    let config = kubeconfig::read_kubeconfig_here(path);
+    // A command may return others each time.
+    let has_command = config.as_ref().is_ok_and(|config| config.auth_info.exec.is_some());
+    if is_same && !has_command {
+        return None;
+    }
+    let new = config.and_then(|config| {
+        let sender = build_sender(&config).map_err(|error| error.to_string())?;
+        Ok((sender, expires_at(&config)))
+    });
+    Some((files, new))
 }
 
-// === impl FileStamp ===
-
-impl FileStamp {
-    fn read(path: PathBuf) -> Self {
-        let metadata = metadata(&path);
-        let content = std::fs::read(&path).ok().map(|content| {
-            let mut hasher = DefaultHasher::new();
-            content.hash(&mut hasher);
-            hasher.finish()
-        });
-        Self {
-            path,
-            metadata,
-            content,
-        }
-    }
-}
-
-fn metadata(path: &Path) -> Option<Metadata> {
-    let metadata = std::fs::metadata(path).ok();
-    metadata.map(|it| (it.dev(), it.ino(), it.size(), it.mtime(), it.mtime_nsec()))
+fn hash(content: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    content.hash(&mut hasher);
+    hasher.finish()
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! Errors of requests. Only a few answers prove anything about an object.
 
-use std::{error::Error, fmt, io, time::Duration};
+use std::{borrow::Cow, error::Error, fmt, io, time::Duration};
 
-use kube::core::Status;
+use http::{HeaderMap, StatusCode, header};
+use kube::core::{Status, response::StatusDetails};
+use serde::Deserialize;
+use tower::BoxError;
 
 use crate::{
     model::{
@@ -18,14 +21,22 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// A failed request, with its verb and path.
 #[derive(Debug, thiserror::Error)]
-pub enum ApiError {
+#[error("{verb} {path}: {kind}")]
+pub struct ApiError {
+    /// HTTP verb.
+    pub verb: &'static str,
+    /// Request path.
+    pub path: String,
+    /// Why it failed.
+    pub kind: ErrorKind,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ErrorKind {
     /// The server answered with an error.
-    #[error("{verb} {path}: {code} {reason}: {message}")]
+    #[error("{code} {reason}: {message}")]
     Refused {
-        /// HTTP verb.
-        verb: &'static str,
-        /// Request path.
-        path: String,
         /// HTTP status.
         code: u16,
         /// `Status.reason`, may be empty.
@@ -34,93 +45,45 @@ pub enum ApiError {
         message: String,
         /// From `Retry-After` or `details.retryAfterSeconds`.
         retry_after: Option<Duration>,
-        /// The object that the answer names.
-        about: Option<Box<About>>,
+        /// `Status.details`, which name the object.
+        about: Option<Box<StatusDetails>>,
     },
     /// No answer: connection, TLS, or the stream broke.
-    #[error("{verb} {path}: {cause}")]
+    #[error("{cause}")]
     Unreachable {
-        /// HTTP verb.
-        verb: &'static str,
-        /// Request path.
-        path: String,
         /// The chain of causes.
         cause: String,
         /// The server's certificate is not trusted, expired, or for another name.
         is_certificate_invalid: bool,
     },
-    /// The connection did not prove its cluster; the request was not sent.
-    #[error("{verb} {path}: not sent: {cause}")]
-    UnverifiedServer {
-        /// HTTP verb.
-        verb: &'static str,
-        /// Request path.
-        path: String,
-        /// Why the proof failed.
-        cause: String,
-        /// From `Retry-After` or `details.retryAfterSeconds` of the answer to the proof.
-        retry_after: Option<Duration>,
-        /// HTTP status of that answer.
-        code: Option<u16>,
-    },
-    /// No answer in time.
-    #[error("{verb} {path}: no answer within {after:?}")]
-    Timeout {
-        /// HTTP verb.
-        verb: &'static str,
-        /// Request path.
-        path: String,
-        /// The limit.
-        after: Duration,
-    },
-    /// An answer that cannot be read.
-    #[error("{verb} {path}: unreadable answer: {cause}")]
-    Unreadable {
-        /// HTTP verb.
-        verb: &'static str,
-        /// Request path.
-        path: String,
-        /// The decoder's error.
-        cause: String,
-    },
-    /// Blocked by a safety check; not sent.
-    #[error("{verb} {path}: held back: {cause}")]
-    Blocked {
-        /// HTTP verb.
-        verb: &'static str,
-        /// Request path.
-        path: String,
-        /// Which check and why.
-        cause: String,
-    },
+    /// Not sent: the connection did not prove its cluster, for this reason.
+    #[error("not sent: {0}")]
+    UnverifiedServer(Box<ApiError>),
+    /// No answer within this time.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
+    /// An answer that cannot be read, with the decoder's error.
+    #[error("unreadable answer: {0}")]
+    Unreadable(String),
+    /// Blocked by a safety check, with its reason; not sent.
+    #[error("held back: {0}")]
+    Blocked(String),
 }
 
-/// Error of a connection that failed its proof.
-#[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub(super) struct ProofError(pub ApiError);
-
-/// The object that a refusal names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct About {
-    /// API group, empty for the core one.
-    pub group: String,
-    /// The resource, such as `configmaps`.
-    pub resource: String,
-    /// Name of the object.
-    pub name: String,
-}
+// === impl ApiError ===
 
 impl ApiError {
     /// The HTTP status or one word, as a metric label.
-    pub fn short_reason(&self) -> String {
-        match self {
-            Self::Refused { code, .. } => code.to_string(),
-            Self::Unreachable { .. } => "unreachable".to_owned(),
-            Self::UnverifiedServer { .. } => "unproven".to_owned(),
-            Self::Timeout { .. } => "timeout".to_owned(),
-            Self::Unreadable { .. } => "unreadable".to_owned(),
-            Self::Blocked { .. } => BLOCKED.to_owned(),
+    pub fn short_reason(&self) -> Cow<'static, str> {
+        match &self.kind {
+            ErrorKind::Refused { code, .. } if is_known(*code) => code.to_string().into(),
+            // A server may invent codes.
+            ErrorKind::Refused { .. } => "unknown_status".into(),
+            ErrorKind::Unreachable { .. } => "unreachable".into(),
+            ErrorKind::UnverifiedServer(_) => "unproven".into(),
+            ErrorKind::Timeout(_) => "timeout".into(),
+            ErrorKind::Unreadable(_) => "unreadable".into(),
+            ErrorKind::Blocked(_) => BLOCKED.into(),
         }
     }
 
@@ -132,121 +95,110 @@ impl ApiError {
         body: &[u8],
     ) -> Self {
         let status = serde_json::from_slice::<Status>(body).ok();
-        let details = status.as_ref().and_then(|status| status.details.as_ref());
-        let seconds = details.map_or(0, |details| details.retry_after_seconds);
-        let about = details.filter(|details| !details.name.is_empty()).map(|details| {
-            Box::new(About {
-                group: details.group.clone(),
-                resource: details.kind.clone(),
-                name: details.name.clone(),
-            })
-        });
-        Self::Refused {
-            verb,
-            path: path.to_owned(),
+        let message = match &status {
+            Some(status) => ForeignText::new(&status.message),
+            None => ForeignText::from_bytes(body[..body.len().min(200)].trim_ascii()),
+        };
+        let Status { reason, details, .. } = status.unwrap_or_default();
+        let seconds = details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        let retry_after = retry_after.or((seconds > 0).then(|| Duration::from_secs(seconds.into())));
+        let kind = ErrorKind::Refused {
             code,
-            retry_after: retry_after
-                .or((seconds > 0).then(|| Duration::from_secs(seconds.into())))
-                .map(|retry_after| retry_after.min(MAX_RETRY_AFTER)),
-            about,
-            reason: status
-                .as_ref()
-                .map_or_else(String::new, |status| ForeignText::new(&status.reason).into()),
-            message: match status {
-                Some(status) => ForeignText::new(&status.message),
-                None => ForeignText::from_bytes(body[..body.len().min(200)].trim_ascii()),
-            }
-            .into(),
-        }
+            reason: ForeignText::new(&reason).into(),
+            message: message.into(),
+            retry_after: retry_after.map(|retry_after| retry_after.min(MAX_RETRY_AFTER)),
+            about: details.map(Box::new),
+        };
+        Self::new(verb, path, kind)
+    }
+
+    /// This request failed for this reason.
+    pub fn new(verb: &'static str, path: &str, kind: ErrorKind) -> Self {
+        let path = path.to_owned();
+        Self { verb, path, kind }
     }
 
     pub(super) fn unreachable(verb: &'static str, path: &str, error: &(dyn Error + 'static)) -> Self {
-        Self::Unreachable {
-            verb,
-            path: path.to_owned(),
+        let kind = ErrorKind::Unreachable {
             cause: ForeignText::new(&with_causes(error)).into(),
             is_certificate_invalid: is_certificate_invalid(error),
-        }
+        };
+        Self::new(verb, path, kind)
     }
 
-    /// The error of a connection: unproven, blocked or unreachable.
-    pub(super) fn not_sent(verb: &'static str, path: &str, error: &(dyn Error + 'static)) -> Self {
-        let mut causes = std::iter::successors(Some(error), |&error| error.source());
-        match causes.find_map(|error| error.downcast_ref()) {
-            Some(ProofError(Self::Blocked { cause, .. })) => Self::blocked(verb, path, cause.clone()),
-            Some(ProofError(why)) => Self::unverified_server(verb, path, why),
-            None => Self::unreachable(verb, path, error),
-        }
+    /// The error of a connection, or of its proof.
+    pub(super) fn not_sent(verb: &'static str, path: &str, error: BoxError) -> Self {
+        let kind = match error.downcast::<Self>() {
+            Ok(why) if matches!(why.kind, ErrorKind::Blocked(_)) => why.kind,
+            Ok(why) => ErrorKind::UnverifiedServer(why),
+            Err(error) => return Self::unreachable(verb, path, &*error),
+        };
+        Self::new(verb, path, kind)
     }
 
-    /// Not sent, because the proof failed with `why`.
-    fn unverified_server(verb: &'static str, path: &str, why: &Self) -> Self {
-        Self::UnverifiedServer {
-            verb,
-            path: path.to_owned(),
-            cause: why.to_string(),
-            retry_after: why.retry_after(),
-            code: why.code(),
-        }
-    }
-
-    pub(super) fn blocked(verb: &'static str, path: &str, cause: String) -> Self {
-        Self::Blocked {
-            verb,
-            path: path.to_owned(),
-            cause,
-        }
+    /// Blocked by a safety check, for this reason.
+    pub fn blocked(verb: &'static str, path: &str, cause: String) -> Self {
+        Self::new(verb, path, ErrorKind::Blocked(cause))
     }
 
     /// The answer cannot be decoded.
     pub fn unreadable(verb: &'static str, path: &str, cause: impl fmt::Display) -> Self {
-        Self::Unreadable {
-            verb,
-            path: path.to_owned(),
-            cause: ForeignText::new(&cause.to_string()).into(),
-        }
+        let cause = ForeignText::new(&cause.to_string()).into();
+        Self::new(verb, path, ErrorKind::Unreadable(cause))
     }
 
     /// HTTP status of the answer, if there was one.
     pub fn code(&self) -> Option<u16> {
-        match self {
-            Self::Refused { code, .. } => Some(*code),
-            Self::Unreachable { .. }
-            | Self::UnverifiedServer { .. }
-            | Self::Timeout { .. }
-            | Self::Unreadable { .. }
-            | Self::Blocked { .. } => None,
+        match self.kind {
+            ErrorKind::Refused { code, .. } => Some(code),
+            _ => None,
         }
-    }
-
-    /// The list or watch has to restart: its resourceVersion is too old.
-    pub fn is_expired(&self) -> bool {
-        self.code() == Some(410)
     }
 
     /// Whether it proves the object's absence. The 404 of a missing route names no object.
     pub fn is_absence_of(&self, group: &str, resource: &str, name: &str) -> bool {
-        let Self::Refused {
+        let ErrorKind::Refused {
             code: 404,
             reason,
-            about,
+            about: Some(about),
             ..
-        } = self
+        } = &self.kind
         else {
             return false;
         };
-        let about = about.as_ref();
-        reason == "NotFound"
-            && about.is_some_and(|it| (&*it.group, &*it.resource, &*it.name) == (group, resource, name))
+        reason == "NotFound" && (&*about.group, &*about.kind, &*about.name) == (group, resource, name)
     }
 
-    /// The server's `Retry-After`.
+    /// The server's `Retry-After`, also of the answer to a connection's proof.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Refused { retry_after, .. } | Self::UnverifiedServer { retry_after, .. } => *retry_after,
-            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Unreadable { .. } | Self::Blocked { .. } => None,
+        match &self.kind {
+            ErrorKind::Refused { retry_after, .. } => *retry_after,
+            ErrorKind::UnverifiedServer(why) => why.retry_after(),
+            ErrorKind::Unreachable { .. }
+            | ErrorKind::Timeout(_)
+            | ErrorKind::Unreadable(_)
+            | ErrorKind::Blocked(_) => None,
         }
     }
+
+    /// This error as a failure of a step.
+    pub fn failure(&self, step: Step) -> Failure {
+        Failure {
+            retry_after: self.retry_after(),
+            ..Failure::new(step, "", self)
+        }
+    }
+}
+
+/// The `Retry-After` header in seconds. Zero is ignored: callers have their own backoff.
+pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
+    (seconds > 0).then(|| Duration::from_secs(seconds))
+}
+
+/// Decodes a JSON body.
+pub fn read<'a, T: Deserialize<'a>>(verb: &'static str, path: &str, body: &'a [u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(body).map_err(|error| ApiError::unreadable(verb, path, error))
 }
 
 /// Whether TLS rejected the server's certificate. The sources of an `io::Error` lack the error that it wraps.
@@ -272,25 +224,20 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
     without_error_codes(&text)
 }
 
-impl ApiError {
-    /// This error as a failure of a step.
-    pub fn failure(&self, step: Step) -> Failure {
-        Failure {
-            retry_after: self.retry_after(),
-            ..Failure::new(step, "", self)
-        }
-    }
+/// Whether the status is registered.
+fn is_known(code: u16) -> bool {
+    StatusCode::from_u16(code).is_ok_and(|status| status.canonical_reason().is_some())
 }
 
 impl Reasoned for ApiError {
-    fn reason(&self) -> std::borrow::Cow<'static, str> {
-        self.short_reason().into()
+    fn reason(&self) -> Cow<'static, str> {
+        self.short_reason()
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, sync::Arc, thread};
+    use std::{collections::BTreeSet, net::TcpListener, sync::Arc, thread};
 
     use rcgen::{CertificateParams, KeyPair};
     use rustls::{ServerConfig, ServerConnection, crypto::ring, pki_types::PrivatePkcs8KeyDer};
@@ -298,19 +245,23 @@ mod tests {
     use super::*;
     use crate::{
         api::{ApiClient, Lane, MetadataClient},
-        model::trace::{Blocked, BlockedReason},
+        model::trace::{BlockedReason, Obstacle},
         node::effects::Effects,
     };
 
     #[test]
     fn blocked_request_is_shown_as_blocked_by_the_guard() {
-        let error = ApiError::Blocked {
-            verb: "DELETE",
-            path: "/api/v1/pods".to_owned(),
-            cause: "absence proves nothing".to_owned(),
-        };
-        let blocked = Blocked::from(&error.failure(Step::Delete));
+        let error = ApiError::blocked("DELETE", "/api/v1/pods", "absence proves nothing".to_owned());
+        let blocked = Obstacle::from(&error.failure(Step::Delete));
         assert_eq!(blocked.reason, BlockedReason::Guard);
+    }
+
+    #[test]
+    fn server_cannot_create_a_label_for_each_answer() {
+        let codes = (0..=2000).map(|code| ApiError::refused("GET", "/x", code, None, b"").short_reason());
+        let codes: BTreeSet<_> = codes.collect();
+        assert!(codes.len() < 80, "{codes:?}");
+        assert!(codes.contains("409") && codes.contains("unknown_status"));
     }
 
     #[tokio::test]
@@ -349,7 +300,7 @@ mod tests {
             ];
             for error in errors {
                 assert!(
-                    matches!(error, ApiError::Unreachable { is_certificate_invalid, .. } if is_certificate_invalid == expected),
+                    matches!(error.kind, ErrorKind::Unreachable { is_certificate_invalid, .. } if is_certificate_invalid == expected),
                     "{error:?}"
                 );
             }

@@ -6,25 +6,15 @@ use bytes::Bytes;
 
 use super::escape::escape;
 
-/// A write of an event, with its body in JSON.
+/// A write of an event.
 #[derive(Debug, Clone)]
-pub enum EventWrite {
-    /// Creates an event.
-    Create {
-        /// Namespace of the event.
-        namespace: Arc<str>,
-        /// The event.
-        body: Bytes,
-    },
-    /// Updates an event that happened again.
-    Patch {
-        /// Namespace of the event.
-        namespace: Arc<str>,
-        /// Its name.
-        name: Arc<str>,
-        /// Merge patch.
-        body: Bytes,
-    },
+pub struct EventWrite {
+    /// Namespace of the event.
+    pub namespace: Arc<str>,
+    /// Name of an event that happened again; `None` creates one.
+    pub repeated: Option<Arc<str>>,
+    /// The event, or a merge patch of it, in JSON.
+    pub body: Bytes,
 }
 
 // === impl EventWrite ===
@@ -32,12 +22,12 @@ pub enum EventWrite {
 impl EventWrite {
     /// Verb, path, content type and body.
     pub(super) fn parts(self) -> (&'static str, String, &'static str, Bytes) {
-        let path = |namespace: &str| format!("/api/v1/namespaces/{}/events", escape(namespace));
-        match self {
-            Self::Create { namespace, body } => ("POST", path(&namespace), "application/json", body),
-            Self::Patch { namespace, name, body } => {
-                let path = format!("{}/{}", path(&namespace), escape(&name));
-                ("PATCH", path, "application/merge-patch+json", body)
+        let events = format!("/api/v1/namespaces/{}/events", escape(&self.namespace));
+        match &self.repeated {
+            None => ("POST", events, "application/json", self.body),
+            Some(name) => {
+                let path = format!("{events}/{}", escape(name));
+                ("PATCH", path, "application/merge-patch+json", self.body)
             }
         }
     }

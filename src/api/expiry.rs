@@ -1,12 +1,16 @@
 //! Expiry of credentials that show it: certificates and service account tokens.
 
-mod token;
-
 use std::{path::Path, time::Duration};
 
-use base64::{Engine as _, engine::general_purpose::STANDARD};
+use base64::{
+    Engine as _,
+    engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD},
+};
 use jiff::{SignedDuration, Timestamp};
+use kube::config::AuthInfo;
 use rustls::pki_types::{CertificateDer, UnixTime, pem::PemObject as _};
+use secrecy::ExposeSecret as _;
+use serde::Deserialize;
 use webpki::{EndEntityCert, Error, KeyUsage};
 
 use super::kubeconfig::read_kubeconfig_here;
@@ -21,6 +25,12 @@ pub struct Expiry {
     pub credential_kind: &'static str,
     /// When they expire.
     pub expires_at: Timestamp,
+}
+
+/// The used claims of a JSON Web Token.
+#[derive(Deserialize)]
+struct Claims {
+    exp: i64,
 }
 
 // === impl Expiry ===
@@ -41,7 +51,7 @@ impl Expiry {
             (Some(data), _) => STANDARD.decode(data).map_err(|error| error.to_string()),
             (None, Some(file)) => std::fs::read(file).map_err(|error| format!("{file}: {error}")),
             (None, None) => {
-                let expires_at = token::expires_at(auth);
+                let expires_at = token_expires_at(auth);
                 return Ok(expires_at.map(|expires_at| Self {
                     credential_kind: "a token",
                     expires_at,
@@ -78,6 +88,21 @@ fn certificate_expiry(pem: &[u8]) -> Result<Timestamp, String> {
     }
 }
 
+/// A service account token shows its expiry, other tokens do not.
+fn token_expires_at(auth: &AuthInfo) -> Option<Timestamp> {
+    match (&auth.token, &auth.token_file) {
+        (_, Some(file)) => token_expiry(std::fs::read_to_string(file).ok()?.trim()),
+        (Some(token), None) => token_expiry(token.expose_secret()),
+        (None, None) => None,
+    }
+}
+
+fn token_expiry(token: &str) -> Option<Timestamp> {
+    let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    let claims: Claims = serde_json::from_slice(&claims).ok()?;
+    Timestamp::from_second(claims.exp).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use rcgen::{CertificateParams, KeyPair, date_time_ymd};
@@ -108,6 +133,17 @@ mod tests {
         for (pem, why) in [("", "no items"), (empty, "BadDer")] {
             let error = certificate_expiry(pem.as_bytes()).unwrap_err();
             assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn only_the_end_of_a_service_account_token_is_read() {
+        let claims = URL_SAFE_NO_PAD.encode(r#"{"iss":"x","exp":1767225600}"#);
+        let end = token_expiry(&format!("e30.{claims}.signature"));
+        assert_eq!(end, "2026-01-01T00:00:00Z".parse().ok());
+        let endless = URL_SAFE_NO_PAD.encode("{}");
+        for other in ["collector", "", "a.b.c", &format!("e30.{endless}.x")] {
+            assert_eq!(token_expiry(other), None, "{other}");
         }
     }
 }

@@ -8,28 +8,36 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use http::Uri;
-use hyper::{body::Body, client::conn::http2};
-use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder, builderstates::WantsProtocols1};
+use http_body_util::Full;
+use hyper::client::conn::http2;
+use hyper_rustls::HttpsConnector;
 use hyper_util::{
     client::legacy::connect::Connection as _,
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
-use kube::client::ConfigExt as _;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, timeout},
+};
 use tokio_util::io::InspectReader;
 use tower::{BoxError, Service as _, ServiceExt as _};
 
 use super::dial::{OPEN_TIMEOUT, Transport};
 
 /// Limit of the proof. A busy server queues requests.
-pub(super) const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
+const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
 /// A connection is pinged after 30 s without data, an idle one too, and closed after 15 s without an answer: a load balancer
 /// may have dropped its state silently. The same values as client-go: k8s.io/apimachinery/pkg/util/net/http.go
 /// configureHTTP2Transport.
-const PING: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
+const PING_INTERVAL: Duration = Duration::from_secs(30);
+const PING_TIMEOUT: Duration = Duration::from_secs(15);
+/// Bytes that the server may send before they are read: of one answer, and of all.
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 
-pub(super) type Sender<B> = http2::SendRequest<B>;
+pub(super) type Sender = http2::SendRequest<Full<Bytes>>;
 
 /// When a connection last received something, be it the answer to a ping. Clones share it.
 #[derive(Debug, Clone)]
@@ -39,112 +47,53 @@ pub struct LastReceived {
     after: Arc<AtomicU64>,
 }
 
-/// An open connection.
-pub(super) struct Open<B> {
-    pub sender: Sender<B>,
-    pub last_received: LastReceived,
-}
-
-pub(super) struct Http2<B> {
+pub(super) struct Http2 {
     connector: HttpsConnector<Transport>,
     server: Uri,
-    builder: http2::Builder<TokioExecutor>,
-    open: tokio::sync::Mutex<Option<Open<B>>>,
-}
-
-/// Connector with the TLS settings of the kubeconfig.
-pub(super) fn connector(config: &kube::Config) -> Result<HttpsConnectorBuilder<WantsProtocols1>, kube::Error> {
-    let builder = HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config()?)
-        .https_or_http();
-    let Some(name) = &config.tls_server_name else {
-        return Ok(builder);
-    };
-    let name = name
-        .clone()
-        .try_into()
-        .map_err(|error| kube::Error::Service(Box::new(error)))?;
-    Ok(builder.with_server_name_resolver(FixedServerNameResolver::new(name)))
-}
-
-/// Opens a connection within [`OPEN_TIMEOUT`].
-pub(super) async fn open_in_time<C, E: Into<BoxError>>(
-    opening: impl Future<Output = Result<C, E>>,
-) -> Result<C, BoxError> {
-    let opened = timeout(OPEN_TIMEOUT, opening).await;
-    opened
-        .map_err(|_| BoxError::from(format!("no connection within {OPEN_TIMEOUT:?}")))?
-        .map_err(Into::into)
-}
-
-/// Proves a connection within [`PROOF_TIMEOUT`].
-pub(super) async fn prove_in_time<C>(proving: impl Future<Output = Result<C, BoxError>>) -> Result<C, BoxError> {
-    let proven = timeout(PROOF_TIMEOUT, proving).await;
-    proven.map_err(|_| BoxError::from(format!("no proof within {PROOF_TIMEOUT:?}")))?
+    open: Mutex<Option<(Sender, LastReceived)>>,
 }
 
 // === impl Http2 ===
 
-impl<B> Http2<B>
-where
-    B: Body + Unpin + Send + 'static,
-    B::Data: Send,
-    B::Error: Into<BoxError>,
-{
-    /// A connection to `server`, not yet open. `windows` are the bytes that the server may send before they are read: of one
-    /// answer, and of all; hyper's defaults without them.
-    pub fn new(connector: HttpsConnector<Transport>, server: Uri, windows: Option<(u32, u32)>) -> Self {
-        let (interval, patience) = PING;
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        builder
-            .timer(TokioTimer::new())
-            .keep_alive_interval(interval)
-            .keep_alive_timeout(patience)
-            .keep_alive_while_idle(true);
-        if let Some((stream, connection)) = windows {
-            builder
-                .initial_stream_window_size(stream)
-                .initial_connection_window_size(connection);
-        }
+impl Http2 {
+    /// A connection to `server`, not yet open.
+    pub fn new(connector: HttpsConnector<Transport>, server: Uri) -> Self {
         Self {
             connector,
             server,
-            builder,
-            open: tokio::sync::Mutex::default(),
+            open: Mutex::default(),
         }
     }
 
-    /// The open connection. If there is none, it is opened and passed to `prove`, and other callers wait. `None` if the server
-    /// does not speak HTTP/2 over TLS.
+    /// The open connection. If there is none, it is opened and passed to `prove`, and other callers wait.
     ///
     /// # Errors
-    /// If the connection cannot be opened or proven in time. It is not kept then.
-    pub async fn open<F>(&self, prove: impl FnOnce(Sender<B>) -> F) -> Result<Option<Open<B>>, BoxError>
+    /// If the connection cannot be opened or proven in time, or the server does not speak HTTP/2. It is not kept then.
+    pub async fn open<F>(&self, prove: impl FnOnce(Sender) -> F) -> Result<(Sender, LastReceived), BoxError>
     where
         F: Future<Output = Result<(), BoxError>>,
     {
         let mut open = self.open.lock().await;
-        if let Some(known) = open.as_ref().filter(|known| !known.sender.is_closed()) {
-            return Ok(Some(known.clone()));
+        if let Some(known) = open.as_ref().filter(|(sender, _)| !sender.is_closed()) {
+            return Ok(known.clone());
         }
         *open = None;
         // Boxed: it is rare, and each request's future would have to hold the space for it.
-        let opened = Box::pin(async {
-            let Some(opened) = open_in_time(self.connect()).await? else {
-                return Ok(None);
-            };
-            prove_in_time(prove(opened.sender.clone())).await?;
-            Ok::<_, BoxError>(Some(opened))
+        let opening = Box::pin(async {
+            let opened = timeout(OPEN_TIMEOUT, self.connect()).await;
+            let opened = opened.map_err(|_| format!("no connection within {OPEN_TIMEOUT:?}"))??;
+            let proven = timeout(PROOF_TIMEOUT, prove(opened.0.clone())).await;
+            proven.map_err(|_| format!("no proof within {PROOF_TIMEOUT:?}"))??;
+            Ok::<_, BoxError>(opened)
         });
-        open.clone_from(&opened.await?);
-        Ok(open.clone())
+        Ok(open.insert(opening.await?).clone())
     }
 
-    async fn connect(&self) -> Result<Option<Open<B>>, BoxError> {
+    async fn connect(&self) -> Result<(Sender, LastReceived), BoxError> {
         let mut connector = self.connector.clone();
         let connection = connector.ready().await?.call(self.server.clone()).await?;
         if self.server.scheme_str() == Some("https") && !connection.connected().is_negotiated_h2() {
-            return Ok(None);
+            return Err("the server, or a proxy before it, does not speak HTTP/2".into());
         }
         let last_received = LastReceived::new();
         let received = last_received.clone();
@@ -154,25 +103,22 @@ where
                 received.record();
             }
         });
-        let (sender, driver) = self.builder.handshake(TokioIo::new(connection)).await?;
+        let (sender, driver) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING_INTERVAL)
+            .keep_alive_timeout(PING_TIMEOUT)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .handshake(TokioIo::new(connection))
+            .await?;
         // Ends with the connection, or with its last request and sender. Both show in the requests.
         drop(tokio::spawn(async move {
             if let Err(error) = driver.await {
                 tracing::debug!(%error, "Connection to the API server ended");
             }
         }));
-        Ok(Some(Open { sender, last_received }))
-    }
-}
-
-// === impl Open ===
-
-impl<B> Clone for Open<B> {
-    fn clone(&self) -> Self {
-        Self {
-            sender: self.sender.clone(),
-            last_received: self.last_received.clone(),
-        }
+        Ok((sender, last_received))
     }
 }
 

@@ -4,7 +4,7 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::future::join_all;
-use http::{Response, StatusCode, header};
+use http::{StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use jiff::Timestamp;
@@ -13,19 +13,15 @@ use tokio::time::{sleep, timeout};
 
 use super::{
     ApiError,
-    answer::{read, with_timeout},
-    cluster::{Cluster, StoreFollower},
-    connection_pool::{ConnectionPool, RequestParts},
-    credentials::Credentials,
+    cluster::{self, Cluster, StoreFollower},
+    connection_pool::{Evidence, RequestParts},
     dial::Dial,
-    durations::{RequestDurations, RequestLabels},
+    error::read,
     event::EventWrite,
-    expiry::expires_soon,
     http2::LastReceived,
-    node_proof::retry_after,
-    review,
+    requests::{Requests, with_timeout},
 };
-use crate::{histogram::Snapshot, node::effects::Effects};
+use crate::node::effects::Effects;
 
 /// Accept header of a request for one object.
 const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
@@ -55,10 +51,9 @@ pub enum Lane {
 /// A client with the collector's identity.
 #[derive(Clone)]
 pub struct MetadataClient {
-    credentials: Arc<Credentials<Arc<ConnectionPool>>>,
+    requests: Arc<Requests>,
     cluster: Arc<Cluster>,
     effects: Effects,
-    durations: Arc<RequestDurations>,
 }
 
 /// A whole answer.
@@ -100,27 +95,18 @@ impl Lane {
 // === impl MetadataClient ===
 
 impl MetadataClient {
-    /// Durations of its requests by verb and result.
-    pub fn request_durations(&self) -> Snapshot<RequestLabels> {
-        self.durations.snapshot()
-    }
-
     /// When the credentials expire, if they show it.
     pub fn credentials_expiry(&self) -> Option<Timestamp> {
-        self.credentials.expires_at()
+        self.requests.credentials.expires_at()
     }
 
-    /// Never returns. Reads credentials that expire soon again when their file changes: they still work, so that no refusal
-    /// would trigger it, and the warning would stay.
-    pub async fn reload_expiring_credentials(&self) {
+    /// Never returns. Reads the credentials again when their files change: while the old ones still work, no refusal would
+    /// trigger it.
+    pub async fn reload_changed_credentials(&self) {
         loop {
+            // At once, too: the first read makes new connections, before any watch is open.
+            self.requests.credentials.reload_if_changed().await;
             sleep(RELOAD_INTERVAL).await;
-            if self
-                .credentials_expiry()
-                .is_some_and(|end| expires_soon(end, Timestamp::now()))
-            {
-                self.credentials.reload_if_changed().await;
-            }
         }
     }
 
@@ -132,20 +118,12 @@ impl MetadataClient {
         dial: Option<Dial>,
     ) -> Result<Self, kube::Error> {
         let cluster = Arc::new(Cluster::default());
-        let shared_cluster = Arc::clone(&cluster);
-        let build_pool = move |config: &kube::Config| {
-            ConnectionPool::new(config, Arc::clone(&shared_cluster), dial.clone()).map(Arc::new)
-        };
+        let evidence = Evidence::Cluster(Arc::clone(&cluster));
+        let requests = Requests::new(config, kubeconfig, evidence, dial, effects.blocking())?;
         Ok(Self {
-            credentials: Arc::new(Credentials::new(
-                config,
-                kubeconfig,
-                Arc::new(build_pool),
-                effects.blocking(),
-            )?),
+            requests: Arc::new(requests),
             cluster,
             effects,
-            durations: Arc::default(),
         })
     }
 
@@ -159,16 +137,12 @@ impl MetadataClient {
         self.cluster.follow_store()
     }
 
-    /// Highest resourceVersion so far. To be read before a request.
-    pub fn last_store_version(&self) -> Option<u64> {
-        self.cluster.last_store_version()
-    }
-
-    /// Records the version of a list of namespaces; `before` is the highest version at the time of the request.
-    pub fn record_store_version(&self, version: u64, before: Option<u64>) {
-        if let Err(why) = self.cluster.record_store_version(version, before) {
-            tracing::warn!(why, "The API server shows an older state");
-        }
+    /// Checks that the server shows the same cluster as before, and no older state of its store.
+    pub async fn check_store(&self) -> Result<(), ApiError> {
+        let before = self.cluster.last_store_version();
+        let list = RequestParts::get("GET", cluster::PATH, JSON);
+        let list = self.requests.fetch(Lane::Get.number(), list).await?;
+        self.cluster.check(&list, before)
     }
 
     /// A document; `None` if it still has this etag.
@@ -182,20 +156,13 @@ impl MetadataClient {
             etag,
             ..RequestParts::get("GET", path, accept)
         };
-        let answer = async {
-            let (response, _) = self.start(Lane::Get, &parts).await?;
-            if response.status() == StatusCode::NOT_MODIFIED {
-                return Ok(None);
-            }
-            let text = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
-            let (content_type, etag) = (text(header::CONTENT_TYPE), text(header::ETAG));
-            Ok(Some(Document {
-                content_type: content_type.unwrap_or_default().to_owned(),
-                etag: etag.map(str::to_owned),
-                body: read_body("GET", path, response).await?,
-            }))
-        };
-        self.durations.observe_request("GET", path, answer).await
+        let (head, body) = self.requests.fetch_whole(Lane::Get.number(), parts).await?;
+        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
+        Ok((head.status != StatusCode::NOT_MODIFIED).then(|| Document {
+            content_type: text(header::CONTENT_TYPE).unwrap_or_default().to_owned(),
+            etag: text(header::ETAG).map(str::to_owned),
+            body,
+        }))
     }
 
     /// Starts a list or watch.
@@ -207,16 +174,15 @@ impl MetadataClient {
         accept: &'static str,
     ) -> Result<AnswerStream, ApiError> {
         let parts = RequestParts::get(verb, path, accept);
-        let start = self.start(lane, &parts);
-        let (response, last_received) = self.durations.observe_request(verb, path, start).await?;
-        let content_type = response.headers().get(header::CONTENT_TYPE);
+        let answer = self.requests.start(lane.number(), &parts).await?;
+        let content_type = answer.response.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
         Ok(AnswerStream {
             is_protobuf: content_type.starts_with("application/vnd.kubernetes.protobuf"),
-            last_received,
+            last_received: answer.last_received,
             verb,
             path: path.to_owned(),
-            body: response.into_body(),
+            body: answer.response.into_body(),
         })
     }
 
@@ -227,8 +193,10 @@ impl MetadataClient {
 
     /// The JSON of a GET with this accept header.
     pub async fn json(&self, lane: Lane, path: &str, accept: &'static str) -> Result<Value, ApiError> {
-        let body = self.fetch(lane, RequestParts::get("GET", path, accept)).await?;
-        read("GET", path, &body)
+        let body = self
+            .requests
+            .fetch(lane.number(), RequestParts::get("GET", path, accept));
+        read("GET", path, &body.await?)
     }
 
     /// Sends a write if the gate allows it. Returns the server's answer.
@@ -241,7 +209,7 @@ impl MetadataClient {
         body: Bytes,
     ) -> Result<Bytes, ApiError> {
         let allowed = self.effects.check();
-        allowed.map_err(|held| ApiError::blocked(verb, path, held.reason))?;
+        allowed.map_err(|held| ApiError::blocked(verb, path, held.to_string()))?;
         self.send_ungated(Lane::Write(lane), verb, path, content_type, body)
             .await
     }
@@ -266,44 +234,12 @@ impl MetadataClient {
             body,
             ..RequestParts::get(verb, path, OBJECT)
         };
-        self.fetch(lane, parts).await
+        self.requests.fetch(lane.number(), parts).await
     }
 
     /// Whether this identity may do something (SelfSubjectAccessReview).
     pub async fn is_allowed(&self, attributes: &Value) -> Result<bool, ApiError> {
-        let parts = RequestParts {
-            content_type: Some(JSON),
-            body: review::body(attributes),
-            ..RequestParts::get("POST", review::PATH, JSON)
-        };
-        let answer = self.fetch(Lane::Get, parts).await?;
-        read("POST", review::PATH, &answer).map(|review| review::is_granted(&review))
-    }
-
-    async fn fetch(&self, lane: Lane, parts: RequestParts<'_>) -> Result<Bytes, ApiError> {
-        let (verb, path) = (parts.verb, parts.path);
-        // Boxed, since the future takes a kilobyte.
-        let answer = Box::pin(async move {
-            let (response, _) = self.start(lane, &parts).await?;
-            read_body(verb, path, response).await
-        });
-        self.durations.observe_request(verb, path, answer).await
-    }
-
-    async fn start(
-        &self,
-        lane: Lane,
-        parts: &RequestParts<'_>,
-    ) -> Result<(Response<Incoming>, LastReceived), ApiError> {
-        let pool = self.credentials.sender();
-        match pool.send(lane.number(), parts).await {
-            Ok(answer) if answer.0.status().is_success() || answer.0.status() == StatusCode::NOT_MODIFIED => Ok(answer),
-            // Boxed, so that the rare case does not enlarge every request's future.
-            failed => {
-                let failed = failed.map(|(response, _)| response);
-                Err(Box::pin(self.request_error(parts.verb, parts.path, failed)).await)
-            }
-        }
+        self.requests.is_allowed(attributes).await
     }
 
     /// Requests something small over each connection with watches of kinds below this number, so that it receives an answer.
@@ -312,36 +248,6 @@ impl MetadataClient {
         let probes = numbers.map(|number| timeout(PROBE_TIMEOUT, self.json(Lane::Kind(number), "/version", JSON)));
         join_all(probes).await;
     }
-
-    async fn request_error(
-        &self,
-        verb: &'static str,
-        path: &str,
-        response: Result<Response<Incoming>, ApiError>,
-    ) -> ApiError {
-        let response = match response {
-            Ok(response) => response,
-            Err(error) => {
-                match &error {
-                    ApiError::UnverifiedServer { code: Some(401), .. } => self.credentials.reload_refused().await,
-                    _ => self.credentials.reload_if_changed().await,
-                }
-                return error;
-            }
-        };
-        let (code, retry_after) = (response.status().as_u16(), retry_after(response.headers()));
-        if code == 401 {
-            self.credentials.reload_refused().await;
-        }
-        let body = read_body(verb, path, response).await.unwrap_or_default();
-        ApiError::refused(verb, path, code, retry_after, &body)
-    }
-}
-
-async fn read_body(verb: &'static str, path: &str, response: Response<Incoming>) -> Result<Bytes, ApiError> {
-    let body = response.into_body().collect().await;
-    body.map(http_body_util::Collected::to_bytes)
-        .map_err(|error| ApiError::unreachable(verb, path, &error))
 }
 
 // === impl AnswerStream ===

@@ -1,31 +1,77 @@
-//! `holds`, `approve`, `pause`, `resume` and `handover`: whether the agent may act.
+//! `stop`, `approve`, `pause`, `resume` and `handover`: they change what the agent does.
 
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
-use super::{output::SocketFlag, values::pause_duration};
+use super::{
+    object::PodArg,
+    output::SocketFlag,
+    values::{duration, grace_period, pause_duration, reason},
+};
+
+/// Stop a pod of this node now, as if it had been deleted. Its object stays, and its status shows how it terminated.
+///
+/// The command waits until no container of the pod runs and the API server shows that. If it is interrupted, the agent continues,
+/// also after a restart. Only a kubelet that starts before the termination completes cancels it.
+///
+/// PodDisruptionBudgets are not checked, and a controller may start another pod: use this for a node that cannot wait, else
+/// kubectl delete or kubectl drain. Mirror pods of static pods are refused, and all pods while a kubelet works on this node.
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  # Stop pod db-0 in namespace shop within 5 seconds
+  pod-teardown stop -n shop db-0 --grace-period 5")]
+pub struct StopArgs {
+    #[command(flatten)]
+    pub pod: PodArg,
+    /// The pod counts as failed, whatever its containers' exit codes are, with the condition DisruptionTarget (reason
+    /// TerminationByKubelet), as when a kubelet evicts a pod. If this is repeated before the termination is finished, the last
+    /// reason and message apply. A pod that has terminated before keeps its phase and reason.
+    #[arg(long, requires = "reason", requires = "message")]
+    pub failed: bool,
+    /// With --failed: reason in its status, one word such as Evicted.
+    #[arg(long, value_name = "WORD", value_parser = reason, requires = "failed")]
+    pub reason: Option<String>,
+    /// With --failed: message in its status.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), requires = "failed")]
+    pub message: Option<String>,
+    /// Only if this is its UID.
+    #[arg(long)]
+    pub uid: Option<String>,
+    /// Grace period instead of the pod's own: seconds, or a duration with a unit, such as 2m. For a terminating pod it can only
+    /// shorten it.
+    #[arg(long, value_name = "DURATION", value_parser = grace_period, allow_negative_numbers = true)]
+    pub grace_period: Option<i64>,
+    /// How long to wait for the termination, with a unit, such as 60s. Then the command fails, and the stop continues
+    /// [default: without a limit].
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub timeout: Option<Duration>,
+    /// Wait until the pod has terminated.
+    #[arg(
+        long,
+        value_name = "true|false",
+        default_value_t = true,
+        default_missing_value = "true",
+        num_args = 0..=1,
+        require_equals = true,
+        action = clap::ArgAction::Set
+    )]
+    pub wait: bool,
+    #[command(flatten)]
+    pub socket: SocketFlag,
+}
 
 /// Approve one safety hold that `holds` shows. The agent then does what the hold has blocked.
 ///
-/// On a terminal the command shows the hold and asks before it approves. Elsewhere it needs --yes.
-///
-/// An approval covers the present evidence, or with --digest the evidence that `holds` has shown. If it has changed, nothing
-/// is approved. New evidence is blocked again. The approval and the user who gave it are logged, and a restart of the agent keeps
-/// it.
+/// On a terminal the command shows the hold and asks before it approves. Elsewhere it needs --yes. An approval covers the evidence
+/// of now, or of the digest. New evidence is blocked again. The approval and the user who gave it are logged.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  # Show the hold, ask, and treat the pods that a list lacks as deleted
-  pod-teardown approve absence --reason 'etcd was restored, the pods are deleted'
-  # Approve the hold of one pod in a script, if its evidence is unchanged
-  pod-teardown approve pod/default/web-0 --digest 9f86d081884c7d65 --yes
-  pod-teardown approve 0b9a8230-aace-4480-91d0-db24e46eb609
-
-Exit code: 0 it is approved; 64 the command line is wrong, or --yes is missing without a terminal; 1 any other failure. \
-That is an unknown hold (the message lists all), the answer no, or no agent that answers.")]
+  # Treat the pods that a list lacks as deleted
+  pod-teardown approve absence --reason 'etcd was restored, the pods are deleted'")]
 pub struct ApproveArgs {
     /// The name that `holds` shows; for a pod also its UID.
-    #[arg(value_name = "ITEM", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(value_name = "ITEM", value_parser = NonEmptyStringValueParser::new())]
     pub item: String,
     /// Approve only if its present evidence has this digest.
     #[arg(long, value_name = "DIGEST")]
@@ -34,9 +80,8 @@ pub struct ApproveArgs {
     #[arg(long, short)]
     pub yes: bool,
     /// Reason of the approval. It is logged, and `holds` shows it with the last approval.
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
-    /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
 }
@@ -44,50 +89,27 @@ pub struct ApproveArgs {
 /// Start no work on this node until `resume`, or for a limited time. A restart or a reboot does not end the pause.
 ///
 /// Terminating pods reach a safe point, where no call is in progress and all their containers are stopped, and stay there; a
-/// grace period continues to run. Deleted pods are noticed, and wait. `stop` is refused. The garbage collector
-/// continues, because it works for the whole cluster.
+/// grace period continues to run. `stop` is refused. The garbage collector continues, because it works for the whole cluster. A
+/// second pause replaces the duration and the reason of the first.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  # Pause the agent of this node until resume
-  pod-teardown pause
-  # Pause it for two hours
-  pod-teardown pause --for 2h --reason 'storage maintenance'
-
-A second pause replaces the duration and the reason of the first. status shows who has paused the agent, since when, until when \
-and why.
-
-Exit code: 0 it is paused; 64 the command line is wrong; 1 no agent answers.")]
+  # Pause the agent of this node for two hours
+  pod-teardown pause --for 2h --reason 'storage maintenance'")]
 pub struct PauseArgs {
     /// Duration of the pause, with a unit, such as 2h; at most 30 days [default: it lasts until `resume`].
     #[arg(long = "for", value_name = "DURATION", value_parser = pause_duration)]
     pub duration: Option<Duration>,
     /// Reason of the pause.
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub reason: Option<String>,
-    /// How to reach the agent.
-    #[command(flatten)]
-    pub socket: SocketFlag,
-}
-
-/// End a pause. Waiting work continues.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
-  # End the pause
-  pod-teardown resume
-
-Exit code: 0 it is not paused; 64 the command line is wrong; 1 no agent answers.")]
-pub struct ResumeArgs {
-    /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
 }
 
 /// Hand this node's pods over to a kubelet that is about to start.
 ///
-/// For ExecStartPre= of kubelet.service. No work starts any more. Terminating pods reach a safe point: all their containers
-/// are stopped, no call is in progress, and requests of `stop` are finished in the API. A failed stop is repeated once.
-/// Then, or after the timeout, the agent touches nothing until that kubelet is down again, or has not started within
-/// --take-over-after.
+/// For ExecStartPre= of kubelet.service. No work starts any more, and terminating pods reach a safe point. Then, or after the
+/// timeout, the agent touches nothing until that kubelet is down again, or has not started within --take-over-after.
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   # Hand the node over within one minute
@@ -97,9 +119,8 @@ Exit code: always 0, also if no agent answers or the command line is wrong: it n
 pub struct HandoverArgs {
     /// How long pods have to reach a safe point, with a unit, such as 60s. Pods that have not reached it are named: the
     /// kubelet repeats their hooks and grace periods. Choose less than TimeoutStartSec= of the unit.
-    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = super::values::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
     pub timeout: Duration,
-    /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
 }

@@ -2,12 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, builder::Styles};
 
-use super::{
-    object::{PodName, pod_name},
-    output::OutputFormat,
-};
+use super::output::OutputFormat;
 
 /// Name of the program as a plugin of kubectl.
 pub const PLUGIN: &str = "kubectl-teardown";
@@ -17,20 +14,18 @@ pub const PLUGIN: &str = "kubectl-teardown";
 /// It reads the API server with your own credentials, and changes nothing. It needs the right to get and list nodes, pods and events;
 /// what you may not read is reported as unknown. Agents report their role as the condition PodTeardownActive of their Node.
 #[derive(Debug, Parser)]
-#[command(name = PLUGIN, bin_name = "kubectl teardown", version, term_width = 100)]
+#[command(name = PLUGIN, bin_name = "kubectl teardown", version, term_width = 100, styles = Styles::plain())]
 #[command(
     after_help = "Exit code: 0; 64 the command line is wrong; 1 the kubeconfig is unusable, the API server does not answer, or the \
     object does not exist."
 )]
 pub struct KubectlCli {
-    /// What to do.
     #[command(subcommand)]
     pub verb: KubectlVerb,
 }
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-#[expect(missing_docs, reason = "their arguments have the help")]
 pub enum KubectlVerb {
     Nodes(NodesArgs),
     Why(PodWhyArgs),
@@ -48,7 +43,6 @@ pub enum KubectlVerb {
   # Names of nodes whose agent is active
   kubectl teardown nodes -o json | jq -r '.[] | select(.agent.state == \"active\") | .name'")]
 pub struct NodesArgs {
-    /// How to reach the cluster, and how to print.
     #[command(flatten)]
     pub cluster: ClusterFlags,
 }
@@ -68,7 +62,6 @@ pub struct PodWhyArgs {
     /// Namespace of the pod [default: that of the kubeconfig's context].
     #[arg(short, long, value_name = "NAMESPACE")]
     pub namespace: Option<String>,
-    /// How to reach the cluster, and how to print.
     #[command(flatten)]
     pub cluster: ClusterFlags,
 }
@@ -85,16 +78,4 @@ pub struct ClusterFlags {
     /// How to print.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,
-}
-
-// === impl PodWhyArgs ===
-
-impl PodWhyArgs {
-    /// The pod. `default`: namespace of a name without one.
-    ///
-    /// # Errors
-    /// When it has two namespaces, or is no legal name.
-    pub fn name(&self, default: &str) -> Result<PodName, String> {
-        pod_name(&self.pod, self.namespace.as_deref(), default)
-    }
 }

@@ -1,7 +1,5 @@
 //! Names of pods and objects on the command line, as kubectl has them.
 
-use std::fmt;
-
 use clap::Args;
 
 use crate::object_name::ObjectName;
@@ -28,7 +26,7 @@ pub struct OptionalPodArg {
     pod: Option<String>,
     /// Namespace of the pod [default: default].
     #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Option<String>,
+    pub namespace: Option<String>,
 }
 
 /// An object in the cluster.
@@ -36,20 +34,6 @@ pub struct OptionalPodArg {
 pub struct ObjectArg {
     /// Its kind, the plural or a short name, with or without group: Deployment.apps, deployments, deploy; or the UID
     /// alone.
-    #[arg(value_name = "KIND")]
-    kind: String,
-    /// Its name, or NAMESPACE/NAME.
-    #[arg(value_name = "NAME")]
-    name: Option<String>,
-    /// Namespace of the object [default: any].
-    #[arg(short, long, value_name = "NAMESPACE")]
-    namespace: Option<String>,
-}
-
-/// An object in the cluster that may be missing.
-#[derive(Debug, Clone, Args)]
-pub struct OptionalObjectArg {
-    /// Its kind, as in `gc why` [default: all active objects].
     #[arg(value_name = "KIND")]
     kind: Option<String>,
     /// Its name, or NAMESPACE/NAME.
@@ -60,32 +44,14 @@ pub struct OptionalObjectArg {
     namespace: Option<String>,
 }
 
-/// The name of a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PodName {
-    /// Its namespace.
-    pub namespace: String,
-    /// Its name.
-    pub name: String,
-}
-
-/// A pod by its name or UID.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PodId {
-    /// By its name.
-    Name(PodName),
-    /// By its UID.
-    Uid(String),
-}
-
 // === impl PodArg ===
 
 impl PodArg {
-    /// The pod.
+    /// The pod as `NAMESPACE/NAME`, or its UID.
     ///
     /// # Errors
     /// When it has two namespaces, or is no legal name.
-    pub fn id(&self) -> Result<PodId, String> {
+    pub fn id(&self) -> Result<String, String> {
         parse_pod(&self.pod, self.namespace.as_deref(), DEFAULT_NAMESPACE)
     }
 }
@@ -96,90 +62,61 @@ impl OptionalPodArg {
     /// The pod, if there is one.
     ///
     /// # Errors
-    /// As [`PodArg::id`], and for a namespace without a pod.
-    pub fn id(&self) -> Result<Option<PodId>, String> {
-        match (&self.pod, &self.namespace) {
-            (Some(pod), namespace) => parse_pod(pod, namespace.as_deref(), DEFAULT_NAMESPACE).map(Some),
-            (None, Some(_)) => Err("--namespace needs a POD".to_owned()),
-            (None, None) => Ok(None),
-        }
-    }
-
-    /// The pod, or the namespace that a list is limited to.
-    ///
-    /// # Errors
     /// As [`PodArg::id`].
-    pub fn id_or_namespace(&self) -> Result<Result<PodId, Option<String>>, String> {
-        match &self.pod {
-            Some(pod) => parse_pod(pod, self.namespace.as_deref(), DEFAULT_NAMESPACE).map(Ok),
-            None => Ok(Err(self.namespace.clone())),
-        }
-    }
-}
-
-// === impl OptionalObjectArg ===
-
-impl OptionalObjectArg {
-    /// The object, if there is one.
-    ///
-    /// # Errors
-    /// As [`ObjectArg::name`].
-    pub fn name(&self) -> Result<Option<ObjectName>, String> {
-        let Self { kind, name, namespace } = self.clone();
-        kind.map(|kind| ObjectArg { kind, name, namespace }.name()).transpose()
+    pub fn id(&self) -> Result<Option<String>, String> {
+        let parse = |pod: &String| parse_pod(pod, self.namespace.as_deref(), DEFAULT_NAMESPACE);
+        self.pod.as_ref().map(parse).transpose()
     }
 }
 
 // === impl ObjectArg ===
 
 impl ObjectArg {
-    /// The object.
+    /// The object, if there is one.
     ///
     /// # Errors
     /// When it has no name or two namespaces.
-    pub fn name(&self) -> Result<ObjectName, String> {
-        let Self { kind, name, namespace } = self;
-        let name = match name {
+    pub fn name(&self) -> Result<Option<ObjectName>, String> {
+        let Some(kind) = &self.kind else { return Ok(None) };
+        let name = match &self.name {
             Some(name) => name,
-            None if is_uid(kind) => return Ok(ObjectName::Uid(kind.clone())),
+            None if is_uid(kind) => return Ok(Some(ObjectName::Uid(kind.clone()))),
             None => return Err(format!("{kind} has no NAME: name KIND and NAME, or a UID")),
         };
-        let text = format!("{kind}/{name}");
-        let parsed: ObjectName = text.parse().map_err(|syntax| format!("the object {syntax}"))?;
-        match parsed {
-            ObjectName::Named {
-                kind,
-                group,
-                namespace: own,
-                name,
-            } => Ok(ObjectName::Named {
-                kind,
-                group,
-                namespace: one_namespace(own.as_deref(), namespace.as_deref())?,
-                name,
-            }),
-            uid @ ObjectName::Uid(_) => Ok(uid),
+        let mut object: ObjectName = format!("{kind}/{name}")
+            .parse()
+            .map_err(|syntax| format!("the object {syntax}"))?;
+        if let ObjectName::Named { namespace, .. } = &mut object {
+            *namespace = one_namespace(namespace.as_deref(), self.namespace.as_deref())?;
         }
+        Ok(Some(object))
+    }
+
+    /// The object.
+    ///
+    /// # Errors
+    /// As [`ObjectArg::name`], and when it is missing.
+    pub fn required_name(&self) -> Result<ObjectName, String> {
+        self.name()?.ok_or_else(|| "name KIND and NAME, or a UID".to_owned())
     }
 }
 
-/// The pod by its name; `default` is the namespace of a name without one.
-pub(super) fn pod_name(text: &str, flag: Option<&str>, default: &str) -> Result<PodName, String> {
-    match parse_pod(text, flag, default)? {
-        PodId::Name(name) => Ok(name),
-        PodId::Uid(uid) => Err(format!("{uid} is a UID, which its node knows: name the pod")),
-    }
+/// Namespace and name of the pod `NAME` or `NAMESPACE/NAME`. `flag` is its namespace, `default` that of a name without one.
+///
+/// # Errors
+/// As [`PodArg::id`], and for a UID.
+pub fn parse_pod_name(text: &str, flag: Option<&str>, default: &str) -> Result<(String, String), String> {
+    let pod = parse_pod(text, flag, default)?;
+    let (namespace, name) = pod
+        .split_once('/')
+        .ok_or_else(|| format!("{pod} is a UID, which its node knows: name the pod"))?;
+    Ok((namespace.to_owned(), name.to_owned()))
 }
 
-fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<PodId, String> {
+fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<String, String> {
     let (namespace, name) = match text.split_once('/') {
-        Some((kind @ ("pod" | "pods" | "po"), name)) if flag != Some(kind) => {
-            return Err(format!(
-                "{kind}/ is not needed: name the pod as {name}, with -n NAMESPACE, or as NAMESPACE/{name}"
-            ));
-        }
         Some((namespace, name)) => (Some(namespace), name),
-        None if flag.is_none() && is_uid(text) => return Ok(PodId::Uid(text.to_owned())),
+        None if flag.is_none() && is_uid(text) => return Ok(text.to_owned()),
         None => (None, text),
     };
     let namespace = one_namespace(namespace, flag)?.unwrap_or_else(|| default.to_owned());
@@ -188,10 +125,7 @@ fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<PodId, Str
             "{text:?} is no name of a pod: it must be NAME, NAMESPACE/NAME, such as default/web-0, or a UID"
         ));
     }
-    Ok(PodId::Name(PodName {
-        namespace,
-        name: name.to_owned(),
-    }))
+    Ok(format!("{namespace}/{name}"))
 }
 
 /// The namespace of the name or of the flag.
@@ -216,25 +150,6 @@ fn is_uid(text: &str) -> bool {
     groups.len() == 5 && groups.iter().zip([8, 4, 4, 4, 12]).all(is_group)
 }
 
-// === impl PodName ===
-
-impl fmt::Display for PodName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.namespace, self.name)
-    }
-}
-
-// === impl PodId ===
-
-impl fmt::Display for PodId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Name(name) => name.fmt(f),
-            Self::Uid(uid) => f.write_str(uid),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,8 +166,6 @@ mod tests {
             (UID, None, Ok(UID)),
             (UID, Some("shop"), Ok("shop/0b9a8230-aace-4480-91d0-db24e46eb609")),
             ("shop/web-0", Some("other"), Err("two namespaces")),
-            ("pod/web-0", None, Err("pod/ is not needed: name the pod as web-0")),
-            ("pod/web-0", Some("pod"), Ok("pod/web-0")),
             ("a/b/c", None, Err("NAMESPACE/NAME")),
             ("/web-0", None, Err("NAMESPACE/NAME")),
             ("", None, Err("NAMESPACE/NAME")),
@@ -260,7 +173,7 @@ mod tests {
             ("web 0", None, Err("NAMESPACE/NAME")),
         ] {
             match (parse_pod(text, flag, DEFAULT_NAMESPACE), shown) {
-                (Ok(pod), Ok(shown)) => assert_eq!(pod.to_string(), shown, "{text} {flag:?}"),
+                (Ok(pod), Ok(shown)) => assert_eq!(pod, shown, "{text} {flag:?}"),
                 (Err(error), Err(words)) => assert!(error.contains(words), "{text} {flag:?}: {error}"),
                 (parsed, _) => panic!("{text} {flag:?}: {parsed:?}"),
             }
@@ -271,11 +184,11 @@ mod tests {
     fn object_is_named_by_one_or_two_arguments() {
         let named = |kind: &str, name: Option<&str>, namespace: Option<&str>| {
             let arg = ObjectArg {
-                kind: kind.to_owned(),
+                kind: Some(kind.to_owned()),
                 name: name.map(str::to_owned),
                 namespace: namespace.map(str::to_owned),
             };
-            arg.name().map(|name| name.to_string())
+            arg.required_name().map(|name| name.to_string())
         };
         for (kind, name, namespace, shown) in [
             ("deploy", Some("web"), Some("shop"), "deploy/shop/web"),

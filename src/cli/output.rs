@@ -38,7 +38,6 @@ pub struct QueryFlags {
     /// How to print the answer.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = OutputFormat::Table)]
     pub output: OutputFormat,
-    /// How to reach the agent.
     #[command(flatten)]
     pub socket: SocketFlag,
 }
@@ -53,71 +52,20 @@ pub enum OutputFormat {
     Wide,
     /// The agent's answer, for programs.
     Json,
-    /// The same as YAML.
-    Yaml,
 }
 
-/// Flags of queries whose answer has no further columns.
-#[derive(Debug, Clone, Args)]
-pub struct PlainQueryFlags {
-    /// How to print the answer.
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = PlainFormat::Table)]
-    pub output: PlainFormat,
-    /// How to reach the agent.
-    #[command(flatten)]
-    pub socket: SocketFlag,
-}
-
-/// `--output` where there are no further columns.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum PlainFormat {
-    /// For people.
-    #[default]
-    Table,
-    /// The agent's answer, for programs.
-    Json,
-    /// The same as YAML.
-    Yaml,
-}
-
-/// `--output` of `timeline`.
+/// `--output` of a timeline.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum TimelineFormat {
     /// Bars for a terminal, or a list.
     #[default]
     Table,
-    /// The same with each attempt on its own line and its duration, or with more columns of the list.
+    /// The same with each attempt on its own line, or with more columns of the list.
     Wide,
     /// The agent's answer, for programs.
     Json,
-    /// The same as YAML.
-    Yaml,
     /// A picture for a browser; point at a bar to read its times and its failure.
     Svg,
-}
-
-/// `--output` of `gc graph`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum GraphFormat {
-    /// For graphviz.
-    #[default]
-    Dot,
-    /// The agent's answer, for programs.
-    Json,
-    /// The same as YAML.
-    Yaml,
-}
-
-// === impl PlainFormat ===
-
-impl From<PlainFormat> for OutputFormat {
-    fn from(format: PlainFormat) -> Self {
-        match format {
-            PlainFormat::Table => Self::Table,
-            PlainFormat::Json => Self::Json,
-            PlainFormat::Yaml => Self::Yaml,
-        }
-    }
 }
 
 #[cfg(test)]

@@ -4,21 +4,10 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
-use crate::{collector::Mode, model::termination::is_reason, node::cri::types::CgroupDriver};
+use crate::model::termination::is_reason;
 
 /// Maximum duration of a pause that ends by itself.
 pub const MAX_PAUSE: Duration = Duration::from_secs(30 * 24 * 3600);
-
-/// `--cgroup-driver`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum CgroupDriverFlag {
-    /// Detected: cgroups are searched under the names of both.
-    Auto,
-    /// Plain directories. The agent does not touch slices.
-    Cgroupfs,
-    /// Slices and scopes of systemd. The agent does not touch other directories.
-    Systemd,
-}
 
 /// `--mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -32,51 +21,6 @@ pub enum ModeFlag {
     Always,
     /// No pods: the agent only collects garbage, and needs no runtime.
     Never,
-}
-
-/// `--force-unmount`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum ForceUnmountFlag {
-    /// Its pod waits until the server answers again.
-    Never,
-    /// The connection is cut after some seconds. Data that was written and not sent is lost.
-    DeadServer,
-}
-
-/// `--gc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum GcFlag {
-    /// While the collector of kube-controller-manager is not active.
-    Auto,
-    /// Whatever kube-controller-manager does.
-    Always,
-    /// Never.
-    Never,
-}
-
-// === impl GcFlag ===
-
-impl From<GcFlag> for Mode {
-    fn from(flag: GcFlag) -> Self {
-        match flag {
-            GcFlag::Auto => Self::Auto,
-            GcFlag::Always => Self::Always,
-            GcFlag::Never => Self::Never,
-        }
-    }
-}
-
-// === impl CgroupDriverFlag ===
-
-impl CgroupDriverFlag {
-    /// The driver; `None` for `auto`.
-    pub fn given(self) -> Option<CgroupDriver> {
-        match self {
-            Self::Auto => None,
-            Self::Cgroupfs => Some(CgroupDriver::Cgroupfs),
-            Self::Systemd => Some(CgroupDriver::Systemd),
-        }
-    }
 }
 
 /// Parses a duration with a unit.
@@ -108,6 +52,15 @@ pub(super) fn pause_duration(text: &str) -> Result<Duration, &'static str> {
         Err("it is longer than 30 days")
     } else {
         Ok(duration)
+    }
+}
+
+/// Parses the time of a report.
+pub(super) fn since(text: &str) -> Result<Duration, String> {
+    let duration = humantime::parse_duration(text).map_err(|error| format!("{error}; use a unit, such as 7d"))?;
+    match duration.as_secs() {
+        0 => Err("it is shorter than one second".to_owned()),
+        _ => Ok(duration),
     }
 }
 

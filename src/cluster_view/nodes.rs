@@ -1,32 +1,125 @@
-//! `kubectl teardown nodes`: one line for each node. Pure.
+//! `kubectl teardown nodes`: the kubelet and the agent of each node, as the conditions of its Node show them. Pure.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, NodeCondition, Pod};
 use serde::Serialize;
 
-use super::{
-    node::{AgentState, AgentView, KubeletView},
-    pod::is_blocked_pod,
+use crate::{
+    clock::between,
+    handover::condition::{condition_of, condition_of_type},
+    model::{event::Reason, foreign::ForeignText},
+    ops::output::{age_since, column, table, wide_column},
 };
-use crate::ops::output::{age_since, table};
+
+/// An agent renews its condition every 5 minutes. After more than twice this time it does not run, or cannot reach the API server.
+const MAX_REPORT_AGE: Duration = Duration::from_secs(11 * 60);
+
+/// Source of the agent's events.
+const AGENT: &str = "pod-teardown";
+
+/// State of a kubelet or an agent, with the condition that shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ComponentView {
+    /// Of a kubelet: `Ready`, `NotReady` or `Unknown`. Of an agent: `active`, `standby`, `observing` (it only observes), `blocked`
+    /// (it is active, but may not act), `stopped` or `silent` (it has not renewed its report).
+    pub state: &'static str,
+    /// Reason of the condition.
+    pub reason: String,
+    /// Message of the condition.
+    pub message: String,
+    /// When the status of the condition changed last.
+    pub since: Option<Timestamp>,
+    /// When it was reported last.
+    pub reported: Option<Timestamp>,
+}
 
 /// A node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct NodeLine {
     /// Its name.
     pub name: String,
     /// Its kubelet; `None` before the kubelet has reported.
-    pub kubelet: Option<KubeletView>,
+    pub kubelet: Option<ComponentView>,
     /// Its agent; `None` if none has reported.
-    pub agent: Option<AgentView>,
+    pub agent: Option<ComponentView>,
     /// Number of its terminating pods; `None` if pods cannot be read.
     pub terminating: Option<usize>,
     /// Number of those that an agent reports as blocked; `None` if pods or events cannot be read.
     pub blocked: Option<usize>,
+}
+
+/// Whether an agent sent the event because a pod does not terminate.
+pub(super) fn is_blocked_pod(event: &Event) -> bool {
+    component(event) == AGENT && event.reason == Some(Reason::TeardownBlocked.to_string())
+}
+
+pub(super) fn component(event: &Event) -> &str {
+    let source = event.source.as_ref().and_then(|source| source.component.as_deref());
+    source.unwrap_or_default()
+}
+
+// === impl ComponentView ===
+
+impl ComponentView {
+    fn new(condition: &NodeCondition, state: &'static str) -> Self {
+        Self {
+            state,
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: condition.message.clone().unwrap_or_default(),
+            since: condition.last_transition_time.as_ref().map(|time| time.0),
+            reported: condition.last_heartbeat_time.as_ref().map(|time| time.0),
+        }
+    }
+
+    /// The kubelet of a Node; `None` before it has reported.
+    pub fn of_kubelet(node: &Node) -> Option<Self> {
+        let condition = condition_of_type(node, "Ready")?;
+        let state = match &*condition.status {
+            "True" => "Ready",
+            "False" => "NotReady",
+            _ => "Unknown",
+        };
+        Some(Self::new(condition, state))
+    }
+
+    /// The agent of a Node; `None` if none has reported.
+    pub fn of_agent(node: &Node, now: Timestamp) -> Option<Self> {
+        let condition = condition_of(node)?;
+        let reported = condition.last_heartbeat_time.as_ref();
+        let is_old = reported.is_none_or(|reported| between(reported.0, now) > MAX_REPORT_AGE);
+        let state = match (&*condition.status, condition.reason.as_deref()) {
+            ("Unknown", _) => "stopped",
+            _ if is_old => "silent",
+            ("True", _) => "active",
+            (_, Some("Observing")) => "observing",
+            (_, Some("Blocked")) => "blocked",
+            _ => "standby",
+        };
+        Some(Self::new(condition, state))
+    }
+
+    /// When it was reported last, such as `reported 12s ago`.
+    fn last_report(&self, now: Timestamp) -> String {
+        match self.reported {
+            None => "never reported".to_owned(),
+            Some(at) => format!("reported {} ago", age_since(at, now)),
+        }
+    }
+
+    /// It on one line.
+    pub fn line(&self, now: Timestamp) -> String {
+        let (reason, message) = (ForeignText::new(&self.reason), ForeignText::new(&self.message));
+        let since = self.since.map(|since| format!(" for {}", age_since(since, now)));
+        let (since, report) = (since.unwrap_or_default(), self.last_report(now));
+        format!("{}{since} ({reason}), {report}: {message}", self.state)
+    }
 }
 
 /// All nodes, by name. Deleted pods and events are `None` if the user may not read them.
@@ -47,8 +140,8 @@ pub fn nodes(nodes: &[Node], deleted: Option<&[Pod]>, events: Option<&[Event]>, 
         let uids = uids.get(&*name).map_or(&[][..], Vec::as_slice);
         let count_blocked = |blocked: &BTreeSet<_>| uids.iter().filter(|uid| blocked.contains(*uid)).count();
         NodeLine {
-            kubelet: KubeletView::of(node),
-            agent: AgentView::of(node, now),
+            kubelet: ComponentView::of_kubelet(node),
+            agent: ComponentView::of_agent(node, now),
             terminating: deleted.map(|_| uids.len()),
             blocked: deleted.and(blocked.as_ref()).map(count_blocked),
             name,
@@ -65,60 +158,29 @@ pub fn text(lines: &[NodeLine], is_wide: bool, now: Timestamp) -> String {
         return "No nodes found.\n".to_owned();
     }
     let count = |count: Option<usize>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
-    let cells = |line: &NodeLine| {
-        let kubelet = line.kubelet.as_ref().map_or("<none>", KubeletView::word);
-        let (state, reason) = match &line.agent {
-            None => ("<none>", "-".to_owned()),
-            Some(agent) if agent.state == AgentState::Silent => (agent.state.word(), agent.last_report(now)),
-            Some(agent) => (agent.state.word(), agent.reason.clone()),
-        };
-        let [terminating, blocked] = [line.terminating, line.blocked].map(count);
-        [
-            line.name.clone(),
-            kubelet.to_owned(),
-            state.to_owned(),
-            reason,
-            terminating,
-            blocked,
-        ]
+    let state = |it: &Option<ComponentView>| it.as_ref().map_or("<none>", |it| it.state).to_owned();
+    let cell = |it: &Option<ComponentView>, text: &dyn Fn(&ComponentView) -> Option<String>| {
+        it.as_ref().and_then(text).unwrap_or_else(|| "-".to_owned())
     };
-    let header = ["NAME", "KUBELET", "AGENT", "REASON", "TERMINATING", "BLOCKED"];
-    if !is_wide {
-        return table(header, &lines.iter().map(cells).collect::<Vec<_>>());
-    }
-    let since = |since: Option<Timestamp>| since.map_or_else(|| "-".to_owned(), |since| age_since(since, now));
-    let wide = |line: &NodeLine| {
-        let [name, kubelet, state, reason, terminating, blocked] = cells(line);
-        let kubelet_since = since(line.kubelet.as_ref().and_then(|kubelet| kubelet.since));
-        let agent_since = since(line.agent.as_ref().and_then(|agent| agent.since));
-        let message = line
-            .agent
-            .as_ref()
-            .map_or_else(|| "-".to_owned(), |agent| agent.message.clone());
-        [
-            name,
-            kubelet,
-            kubelet_since,
-            state,
-            agent_since,
-            reason,
-            terminating,
-            blocked,
-            message,
-        ]
+    let since = |it: &ComponentView| it.since.map(|since| age_since(since, now));
+    let reason = |it: &ComponentView| match it.state {
+        "silent" => Some(it.last_report(now)),
+        _ => Some(it.reason.clone()),
     };
-    let header = [
-        "NAME",
-        "KUBELET",
-        "SINCE",
-        "AGENT",
-        "SINCE",
-        "REASON",
-        "TERMINATING",
-        "BLOCKED",
-        "MESSAGE",
+    let columns = [
+        column("NAME", |line: &NodeLine| line.name.clone()),
+        column("KUBELET", |line: &NodeLine| state(&line.kubelet)),
+        wide_column("SINCE", |line: &NodeLine| cell(&line.kubelet, &since)),
+        column("AGENT", |line: &NodeLine| state(&line.agent)),
+        wide_column("SINCE", |line: &NodeLine| cell(&line.agent, &since)),
+        column("REASON", |line: &NodeLine| cell(&line.agent, &reason)),
+        column("TERMINATING", |line: &NodeLine| count(line.terminating)),
+        column("BLOCKED", |line: &NodeLine| count(line.blocked)),
+        wide_column("MESSAGE", |line: &NodeLine| {
+            cell(&line.agent, &|agent| Some(agent.message.clone()))
+        }),
     ];
-    table(header, &lines.iter().map(wide).collect::<Vec<_>>())
+    table(&columns, lines, is_wide)
 }
 
 #[cfg(test)]
@@ -126,6 +188,35 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::handover::condition::CONDITION_TYPE;
+
+    #[test]
+    fn agent_that_has_not_reported_for_eleven_minutes_is_silent() {
+        let now: Timestamp = "2026-01-01T01:00:00Z".parse().unwrap();
+        let state = |status: &str, reason: &str, reported: &str| {
+            let condition = json!({
+                "type": CONDITION_TYPE, "status": status, "reason": reason, "lastHeartbeatTime": reported,
+            });
+            let node: Node = serde_json::from_value(json!({ "status": { "conditions": [condition] } })).unwrap();
+            ComponentView::of_agent(&node, now).unwrap().state
+        };
+        let recent = "2026-01-01T00:50:00Z";
+        for (status, reason, reported, expected) in [
+            ("True", "KubeletDown", recent, "active"),
+            ("True", "KubeletDown", "2026-01-01T00:48:00Z", "silent"),
+            ("False", "KubeletAlive", recent, "standby"),
+            ("False", "Observing", recent, "observing"),
+            ("False", "Blocked", recent, "blocked"),
+            ("Unknown", "AgentStopped", "2026-01-01T00:00:00Z", "stopped"),
+        ] {
+            assert_eq!(
+                state(status, reason, reported),
+                expected,
+                "{status} {reason} {reported}"
+            );
+        }
+        assert_eq!(ComponentView::of_agent(&Node::default(), now), None);
+    }
 
     #[test]
     fn each_node_has_its_roles_and_counts_and_unreadable_counts_are_unknown() {

@@ -1,11 +1,11 @@
 //! `kubectl teardown why POD`: why a pod still exists, as far as the API shows it. Pure.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, Event, Node, Pod};
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
 
-use super::node::{AgentState, AgentView, KubeletView};
+use super::nodes::{ComponentView, component, is_blocked_pod};
 use crate::{
     clock::between,
     explanation::{
@@ -13,17 +13,19 @@ use crate::{
         cause::{Cause, CauseKind, Severity},
     },
     model::{
-        event::Reason,
-        pod::is_terminal_phase,
-        termination::{GraceStart, Terminator},
+        pod::{Deletion, is_running, is_terminal_phase},
+        termination::Terminator,
     },
     ops::output::age_since,
-    teardown::diagnosis::{conclusion, removed_by},
+    teardown::{
+        diagnosis::{conclusion, grace_period},
+        grace::CountedGrace,
+    },
     words::{age, escape_control_chars},
 };
 
-/// Source of the agent's events.
-const AGENT: &str = "pod-teardown";
+const REPAIR_NODE: &str = "repair the node or its network, or start its kubelet or pod-teardown; do not delete the pod with force while its \
+    processes may run";
 /// Reasons of the kubelet's events that a terminating pod can wait for; the agent uses the same.
 const FAILURES: [&str; 3] = ["FailedKillPod", "FailedUnMount", "FailedPreStopHook"];
 /// An event that is older than this may be about something that has passed.
@@ -42,15 +44,6 @@ pub struct Surroundings {
     pub events: Result<Vec<Event>, String>,
 }
 
-/// The fields of a pod that count here.
-struct PodView<'a> {
-    pod: &'a Pod,
-    node: &'a str,
-    phase: &'a str,
-    /// Containers that run, as the API shows them.
-    running: Vec<&'a str>,
-}
-
 /// The node of a pod.
 struct NodeView {
     kubelet: String,
@@ -62,137 +55,138 @@ struct NodeView {
 
 /// Explains a pod by its object and the objects around it.
 pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation {
-    let (pod, node) = (PodView::of(pod), NodeView::of(around, now));
-    let mut causes = match &pod.pod.metadata.deletion_timestamp {
-        None => vec![(Severity::Info, pod.not_deleted())],
-        Some(expires) => {
-            let causes = [
-                causes_of_node(&pod, &node, around),
-                causes_of_events(&around.events, now),
-                grace_period(&pod, expires.0, now),
-                finalizers(&pod, around.node.is_none()),
-            ];
-            causes.concat()
+    let (meta, status) = (&pod.metadata, pod.status.clone().unwrap_or_default());
+    let [namespace, name] = [&meta.namespace, &meta.name].map(|it| it.as_deref().unwrap_or_default());
+    let node_name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    let node_name = node_name.unwrap_or_default();
+    let statuses = status.container_statuses.as_deref().unwrap_or_default();
+    let running: Vec<&str> = statuses
+        .iter()
+        .filter(|it| is_running(it))
+        .map(|it| &*it.name)
+        .collect();
+    let has_ended = status.phase.as_deref().is_some_and(is_terminal_phase);
+    let node = NodeView::of(around, now);
+
+    let mut causes = Vec::new();
+    if let Some(expires) = &meta.deletion_timestamp {
+        causes.extend(cause_of_node(node_name, &node, around));
+        causes.extend(causes_of_events(&around.events, now));
+        let deletion = Deletion {
+            timestamp: expires.0,
+            grace: meta.deletion_grace_period_seconds,
+        };
+        let grace = CountedGrace::by_kubelet(deletion, now);
+        if !grace.left.is_zero() {
+            causes.push(grace_period(Severity::Waiting, grace, node.terminator));
         }
+        // The object goes only after the node is done, so finalizers hold it alone once it has a terminal phase.
+        let is_done = around.node.is_none() || has_ended && running.is_empty();
+        let severity = if is_done { Severity::Blocking } else { Severity::Later };
+        let finalizers = meta.finalizers.iter().flatten();
+        causes.extend(finalizers.map(|finalizer| Cause::finalizer(severity, finalizer)));
+    } else {
+        let phase = status.phase.as_deref();
+        causes.push(match has_ended {
+            true => Cause::ended_not_deleted(phase, None),
+            false => Cause::not_deleted(phase, None),
+        });
+    }
+    causes.sort_by_key(|cause| cause.severity);
+
+    let deletion = meta.deletion_timestamp.as_ref().map(|expires| {
+        let (ago, left) = (age_since(expires.0, now), between(now, expires.0));
+        match left.is_zero() {
+            true => format!("is being deleted; its grace period expired {ago} ago"),
+            false => format!("is being deleted; its grace period expires in {}", age(left)),
+        }
+    });
+    let phase = status.phase.map(|phase| format!("phase {phase}"));
+    let running =
+        (!running.is_empty()).then(|| format!("running containers, as last reported: {}", running.join(", ")));
+    let on_node = match node_name {
+        "" => "is not scheduled to a node".to_owned(),
+        node => format!("node {node}"),
     };
-    causes.sort_by_key(|(severity, _)| *severity);
-    let cause = |(severity, kind)| Cause::new(severity, kind, node.terminator);
-    let causes: Vec<Cause> = causes.into_iter().map(cause).collect();
-    let mut objects = vec![pod.facts(now)];
+    let facts: Vec<String> = [deletion, phase, running, Some(on_node)]
+        .into_iter()
+        .flatten()
+        .collect();
+    let uid = meta.uid.as_deref().unwrap_or_default();
+    let mut objects = vec![ObjectFacts::new(&format!("Pod {namespace}/{name}"), uid, &facts)];
     if let Some(Ok(Some(object))) = &around.node {
         let uid = object.metadata.uid.as_deref().unwrap_or_default();
         let facts = [format!("kubelet: {}", node.kubelet), format!("agent: {}", node.agent)];
-        objects.push(facts_of(&format!("Node {}", pod.node), uid, &facts));
+        objects.push(ObjectFacts::new(&format!("Node {node_name}"), uid, &facts));
     }
-    let more = match pod.node {
-        "" => String::new(),
-        node => format!(
-            " Containers, mounts and cgroups are seen on its node only: run pod-teardown why {} on {node}.",
-            pod.name()
-        ),
-    };
+    let mut end = conclusion(&causes);
+    if !node_name.is_empty() {
+        end += &format!(
+            " Containers, mounts and cgroups are seen on its node only: run pod-teardown why {namespace}/{name} on {node_name}."
+        );
+    }
     Explanation {
         objects,
-        end: escape_control_chars(&format!("{}{more}", conclusion(&causes))),
+        end: escape_control_chars(&end),
         causes,
-        is_gone: false,
     }
 }
 
-fn causes_of_node(pod: &PodView<'_>, view: &NodeView, around: &Surroundings) -> Vec<(Severity, CauseKind)> {
-    let node = pod.node.to_owned();
-    let (kubelet, agent) = (view.kubelet.clone(), view.agent.clone());
-    let cause = match &around.node {
-        Some(Ok(None)) => (Severity::Blocking, CauseKind::NodeMissing { node }),
-        Some(Err(why)) => unknown("its Node", why),
-        Some(Ok(Some(_))) if view.terminator == Terminator::NoProcess => {
-            let kind = match view.is_kubelet_unknown {
-                true => CauseKind::NodeUnreachable { node, kubelet, agent },
-                false => CauseKind::NodeNotReady { node, kubelet, agent },
+fn cause_of_node(node: &str, view: &NodeView, around: &Surroundings) -> Option<Cause> {
+    let NodeView { kubelet, agent, .. } = view;
+    let (kind, message, remedy) = match around.node.as_ref()? {
+        Err(why) => return Some(Cause::unknown("its Node", why)),
+        Ok(None) => (
+            CauseKind::NodeMissing,
+            format!("its Node {node} does not exist: no component reports what runs on that node"),
+            "kube-controller-manager deletes such pods after about a minute, even if they run: shut the node down, or start its \
+             kubelet, which registers the Node again",
+        ),
+        Ok(Some(_)) if view.terminator != Terminator::NoProcess => return None,
+        Ok(Some(_)) => {
+            let (kind, what) = match view.is_kubelet_unknown {
+                true => (CauseKind::NodeUnreachable, format!("node {node} is unreachable")),
+                false => (
+                    CauseKind::NodeNotReady,
+                    format!("the kubelet of node {node} reports that it is not ready"),
+                ),
             };
-            (Severity::Blocking, kind)
+            let message =
+                format!("{what}, and no agent reports that it is active there; kubelet: {kubelet}; agent: {agent}");
+            (kind, message, REPAIR_NODE)
         }
-        _ => return Vec::new(),
     };
-    vec![cause]
+    Some(Cause::new(Severity::Blocking, kind, message).with_remedy(remedy))
 }
 
 /// The last event of each reason that is not too old, the latest first.
-fn causes_of_events(events: &Result<Vec<Event>, String>, now: Timestamp) -> Vec<(Severity, CauseKind)> {
+fn causes_of_events(events: &Result<Vec<Event>, String>, now: Timestamp) -> Vec<Cause> {
     let events = match events {
         Ok(events) => events,
-        Err(why) => return vec![unknown("its events", why)],
+        Err(why) => return vec![Cause::unknown("its events", why)],
     };
     let is_failure =
         |event: &&Event| is_blocked_pod(event) || event.reason.as_deref().is_some_and(|it| FAILURES.contains(&it));
     let mut failures: Vec<&Event> = events.iter().filter(is_failure).collect();
-    failures.retain(|event| between(last(event), now) <= MAX_EVENT_AGE);
     failures.sort_by_key(|event| std::cmp::Reverse(last(event)));
-    let mut seen = Vec::new();
-    failures.retain(|event| {
-        let is_first = !seen.contains(&&event.reason);
-        seen.push(&event.reason);
-        is_first
-    });
+    let mut seen = BTreeSet::new();
+    failures.retain(|event| between(last(event), now) <= MAX_EVENT_AGE && seen.insert(&event.reason));
     let cause = |event: &Event| {
-        let kind = CauseKind::Reported {
-            component: component(event).to_owned(),
-            reason: event.reason.clone().unwrap_or_default(),
-            text: event.message.clone().unwrap_or_default(),
-            ago_seconds: between(last(event), now).as_secs(),
+        let severity = match is_blocked_pod(event) {
+            true => Severity::Blocking,
+            false => Severity::Waiting,
         };
-        let severity = if is_blocked_pod(event) {
-            Severity::Blocking
-        } else {
-            Severity::Waiting
-        };
-        (severity, kind)
+        let (reason, text) = (event.reason.as_deref(), event.message.as_deref());
+        let message = format!(
+            "{} reported {} {}s ago: {}",
+            component(event),
+            reason.unwrap_or_default(),
+            between(last(event), now).as_secs(),
+            text.unwrap_or_default()
+        );
+        Cause::new(severity, CauseKind::Reported, message)
     };
     failures.into_iter().map(cause).collect()
-}
-
-fn grace_period(pod: &PodView<'_>, expires: Timestamp, now: Timestamp) -> Vec<(Severity, CauseKind)> {
-    let left = between(now, expires);
-    if left.is_zero() {
-        return Vec::new();
-    }
-    let total = pod.pod.metadata.deletion_grace_period_seconds;
-    let kind = CauseKind::GracePeriod {
-        left_seconds: left.as_secs(),
-        total_seconds: total.and_then(|total| u64::try_from(total).ok()),
-        counted_from: GraceStart::DeleteRequest,
-    };
-    vec![(Severity::Waiting, kind)]
-}
-
-fn finalizers(pod: &PodView<'_>, has_no_node: bool) -> Vec<(Severity, CauseKind)> {
-    // The object goes only after the node is done, so finalizers hold it alone once it has a terminal phase.
-    let is_done = has_no_node || is_terminal_phase(pod.phase) && pod.running.is_empty();
-    let severity = if is_done { Severity::Blocking } else { Severity::Later };
-    let finalizers = pod.pod.metadata.finalizers.iter().flatten();
-    let cause = |finalizer: &String| CauseKind::Finalizer {
-        finalizer: finalizer.clone(),
-        removed_by: removed_by(finalizer),
-    };
-    finalizers.map(|finalizer| (severity, cause(finalizer))).collect()
-}
-
-fn unknown(what: &str, why: &str) -> (Severity, CauseKind) {
-    let kind = CauseKind::Unknown {
-        what: what.to_owned(),
-        why: why.to_owned(),
-    };
-    (Severity::Unknown, kind)
-}
-
-/// Whether an agent sent the event because a pod does not terminate.
-pub(super) fn is_blocked_pod(event: &Event) -> bool {
-    component(event) == AGENT && event.reason.as_deref() == Some(Reason::TeardownBlocked.as_str())
-}
-
-fn component(event: &Event) -> &str {
-    let source = event.source.as_ref().and_then(|source| source.component.as_deref());
-    source.unwrap_or_default()
 }
 
 /// When it happened last; newer events have only `eventTime`.
@@ -202,97 +196,27 @@ fn last(event: &Event) -> Timestamp {
         .unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-fn facts_of(object: &str, uid: &str, facts: &[String]) -> ObjectFacts {
-    ObjectFacts {
-        object: escape_control_chars(object),
-        uid: escape_control_chars(uid),
-        facts: facts.iter().map(|fact| escape_control_chars(fact)).collect(),
-    }
-}
-
-// === impl PodView ===
-
-impl<'a> PodView<'a> {
-    fn of(pod: &'a Pod) -> Self {
-        let status = pod.status.as_ref();
-        let statuses = status
-            .and_then(|status| status.container_statuses.as_deref())
-            .unwrap_or_default();
-        let is_running = |it: &&ContainerStatus| it.state.as_ref().is_some_and(|state| state.running.is_some());
-        Self {
-            pod,
-            node: pod
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.node_name.as_deref())
-                .unwrap_or_default(),
-            phase: status.and_then(|status| status.phase.as_deref()).unwrap_or_default(),
-            running: statuses.iter().filter(is_running).map(|it| &*it.name).collect(),
-        }
-    }
-
-    fn name(&self) -> String {
-        let [namespace, name] = [&self.pod.metadata.namespace, &self.pod.metadata.name];
-        format!(
-            "{}/{}",
-            namespace.as_deref().unwrap_or_default(),
-            name.as_deref().unwrap_or_default()
-        )
-    }
-
-    fn not_deleted(&self) -> CauseKind {
-        let phase = Some(self.phase.to_owned()).filter(|phase| !phase.is_empty());
-        match is_terminal_phase(self.phase) {
-            true => CauseKind::EndedNotDeleted { phase, reason: None },
-            false => CauseKind::NotDeleted { phase, running: None },
-        }
-    }
-
-    fn facts(&self, now: Timestamp) -> ObjectFacts {
-        let mut facts = Vec::new();
-        if let Some(expires) = &self.pod.metadata.deletion_timestamp {
-            let (ago, left) = (age_since(expires.0, now), between(now, expires.0));
-            facts.push(match left.is_zero() {
-                true => format!("is being deleted; its grace period expired {ago} ago"),
-                false => format!("is being deleted; its grace period expires in {}", age(left)),
-            });
-        }
-        if !self.phase.is_empty() {
-            facts.push(format!("phase {}", self.phase));
-        }
-        if !self.running.is_empty() {
-            facts.push(format!(
-                "running containers, as last reported: {}",
-                self.running.join(", ")
-            ));
-        }
-        facts.push(match self.node {
-            "" => "is not scheduled to a node".to_owned(),
-            node => format!("node {node}"),
-        });
-        let uid = self.pod.metadata.uid.as_deref().unwrap_or_default();
-        facts_of(&format!("Pod {}", self.name()), uid, &facts)
-    }
-}
-
 // === impl NodeView ===
 
 impl NodeView {
     fn of(around: &Surroundings, now: Timestamp) -> Self {
         let node = around.node.as_ref().and_then(|node| node.as_ref().ok()?.as_ref());
-        let kubelet = node.and_then(KubeletView::of);
-        let agent = node.and_then(|node| AgentView::of(node, now));
+        let kubelet = node.and_then(ComponentView::of_kubelet);
+        let agent = node.and_then(|node| ComponentView::of_agent(node, now));
+        let state = kubelet.as_ref().map_or("Unknown", |kubelet| kubelet.state);
+        let renewed = around.lease_renewed;
         // kube-controller-manager sets the condition Ready to Unknown, but only while it runs.
-        let is_lease_old = around
-            .lease_renewed
-            .is_some_and(|renewed| between(renewed, now) > MAX_LEASE_AGE);
-        let word = kubelet.as_ref().map_or("Unknown", KubeletView::word);
-        let is_kubelet_unknown = is_lease_old || word == "Unknown";
-        let is_agent_active = agent.as_ref().is_some_and(|agent| agent.state == AgentState::Active);
+        let is_lease_old = renewed.is_some_and(|renewed| between(renewed, now) > MAX_LEASE_AGE);
+        let is_kubelet_unknown = is_lease_old || state == "Unknown";
+        let is_agent_active = agent.as_ref().is_some_and(|agent| agent.state == "active");
+        let lease = renewed.map(|at| format!(", Lease renewed {} ago", age_since(at, now)));
+        let kubelet = kubelet.map_or_else(|| "it has never reported".to_owned(), |kubelet| kubelet.line(now));
+        const NO_AGENT: &str =
+            "none has reported: is pod-teardown installed on this node, and runs with --node-condition true?";
         Self {
-            kubelet: KubeletView::line(kubelet.as_ref(), around.lease_renewed, now),
-            agent: AgentView::line(agent.as_ref(), now),
-            terminator: match (is_agent_active, !is_kubelet_unknown && word == "Ready") {
+            kubelet: kubelet + &lease.unwrap_or_default(),
+            agent: agent.map_or_else(|| NO_AGENT.to_owned(), |agent| agent.line(now)),
+            terminator: match (is_agent_active, !is_kubelet_unknown && state == "Ready") {
                 (true, _) => Terminator::Agent,
                 (false, true) => Terminator::Kubelet,
                 (false, false) => Terminator::NoProcess,

@@ -15,26 +15,22 @@ use super::{
     discovery::{Discovered, Discovery, FailedGroup, ServedKind},
     engine::Engine,
     kinds::{KindId, Resource},
-    list_slots::{ListSlots, MAX_LISTS},
     monitor::{Monitor, collection},
     shared::Shared,
     summary,
     sync_state::WatchedKind,
-    wire::{self, PageReader},
+    wire,
 };
-use crate::api::{ApiError, Lane, MetadataClient, escape};
+use crate::api::{Lane, MetadataClient, escape};
 
-/// Interval of discovery.
 const INTERVAL: Duration = Duration::from_secs(30);
 /// Pause before a discovery that is needed early: minimum and maximum.
 const EARLY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(5));
-/// Pause after a failed discovery.
 const RETRY: Duration = Duration::from_secs(2);
-/// A consistent list that every API server has. It shows the store's current resourceVersion.
-const NAMESPACES: &str = "/api/v1/namespaces?limit=1";
-const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Timeout of a request that only checks whether a route exists.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of lookups at once.
+const MAX_LOOKUPS: usize = 8;
 /// An APIService names the server of a version of a group.
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 const JSON: &str = "application/json";
@@ -47,7 +43,6 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     let discovery = DiscoveryTask {
         client: client.clone(),
         shared: Arc::clone(&shared),
-        list_slots: Arc::default(),
         monitors: HashMap::new(),
         discovered: BTreeSet::new(),
     };
@@ -86,11 +81,9 @@ fn spawn(
     }))
 }
 
-/// Applies the results of discovery.
 struct DiscoveryTask {
     client: MetadataClient,
     shared: Arc<Shared>,
-    list_slots: Arc<ListSlots>,
     monitors: HashMap<KindId, RunningMonitor>,
     /// Groups that were once reported completely.
     discovered: BTreeSet<String>,
@@ -110,7 +103,6 @@ impl DiscoveryTask {
     async fn run(mut self) {
         let mut discovery = Discovery::default();
         let mut is_failing = false;
-        let mut store_checked: Option<Instant> = None;
         loop {
             let started = Instant::now();
             // Both confirm what the graph shows: which kinds there are, and that the watches of the known ones are alive.
@@ -123,9 +115,9 @@ impl DiscoveryTask {
                         tracing::info!("Discovery succeeded again");
                     }
                     self.apply(&found, started).await;
-                    if store_checked.is_none_or(|seen| started >= seen + INTERVAL) {
-                        store_checked = Some(started);
-                        self.check_store().await;
+                    // A watch does not report that the store was restored from a backup.
+                    if let Err(error) = self.client.check_store().await {
+                        tracing::warn!(%error, "Store check failed; will retry");
                     }
                     self.wait_until_due(started).await;
                 }
@@ -182,7 +174,6 @@ impl DiscoveryTask {
         self.discovered.extend(in_full);
         let unknown = |(group, _): &(&String, &FailedGroup)| !self.discovered.contains(*group);
         let unknown = found.failed.iter().filter(unknown);
-        let unknown = unknown.map(|(group, it)| (&**group, it.versions.clone(), it.why.clone()));
         self.shared
             .with(|core| core.sync_state.set_unknown_groups(unknown, Instant::now()));
         self.update_aggregated(found).await;
@@ -215,7 +206,7 @@ impl DiscoveryTask {
             let answer = self.client.json(Lane::Get, &path, JSON).await;
             ((group, version), answer)
         });
-        let mut answers = stream::iter(lookups).buffered(MAX_LISTS);
+        let mut answers = stream::iter(lookups).buffered(MAX_LOOKUPS);
         while let Some((it, answer)) = answers.next().await {
             let is_aggregated = match answer {
                 Ok(service) => service["spec"]["service"].is_object(),
@@ -240,7 +231,6 @@ impl DiscoveryTask {
         let is_uncertain = found.failed.contains_key(&served.group);
         let id = self.shared.with(|core| {
             let id = core.graph.kinds.id(&served.group, &served.kind)?;
-            core.graph.kinds.set_short_names(id, &served.short_names);
             let known = core.graph.kinds.resource(id).cloned();
             // The preferred version may be the one that does not answer: a working version is kept.
             if known.as_ref() == Some(&served.resource) || (known.is_some() && is_uncertain) {
@@ -278,8 +268,6 @@ impl DiscoveryTask {
             kind: id,
             number,
             path: path.clone(),
-            group: group.into(),
-            slots: Arc::clone(&self.list_slots),
         };
         let running = RunningMonitor {
             path,
@@ -299,7 +287,7 @@ impl DiscoveryTask {
             let is_removed = matches!(answer, Ok(Err(error)) if error.code() == Some(404));
             (id, path, is_removed)
         });
-        let answers: Vec<_> = stream::iter(lookups).buffered(MAX_LISTS).collect().await;
+        let answers: Vec<_> = stream::iter(lookups).buffered(MAX_LOOKUPS).collect().await;
         for (id, path, is_removed) in answers {
             if !is_removed {
                 tracing::debug!(path, "Discovery does not report the kind, but its route may exist");
@@ -312,29 +300,6 @@ impl DiscoveryTask {
                 core.graph.apply_unserved(id);
             });
         }
-    }
-
-    /// Checks the store's resourceVersion. A watch does not report that the store was restored from a backup.
-    async fn check_store(&self) {
-        // An event during the request may be younger than its answer.
-        let (before, reported) = (self.client.last_store_version(), self.shared.progress_of("namespaces"));
-        match self.store_version().await {
-            Ok(version) => {
-                self.client.record_store_version(version, before);
-                self.shared.check_store_version("namespaces", version, reported);
-            }
-            Err(error) => tracing::debug!(%error, "Store version check failed; will retry"),
-        }
-    }
-
-    async fn store_version(&self) -> Result<u64, ApiError> {
-        let mut chunks = self.client.stream(Lane::Get, "LIST", NAMESPACES, wire::LIST).await?;
-        let mut page = PageReader::new(chunks.is_protobuf);
-        while let Some(chunk) = chunks.next(CHUNK_TIMEOUT).await? {
-            page.read(&chunk, |_| ()).map_err(|error| chunks.unreadable(error))?;
-        }
-        let end = page.finish(|_| ()).map_err(|error| chunks.unreadable(error))?;
-        end.version.parse().map_err(|error| chunks.unreadable(error))
     }
 }
 

@@ -1,26 +1,22 @@
 //! The collector's state and its decisions. It is synchronous: it returns the next request and never sends one.
 
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    census::Tally,
     counts::Counts,
     decide::{MAX_GETS, Policy, Step, decide},
     discovery::path_of,
-    graph::{Graph, NodeId, NodeState, Observed, WorkItem},
-    kinds::{KindId, Scope},
+    graph::{Graph, Link, Node, NodeId, NodeState, Observed, WorkItem},
+    kinds::Scope,
     names::{escape_control_chars, object_label, truncate},
-    queue::Queue,
-    refusals::Refusals,
+    object_events::ObjectEvents,
+    outage::Outage,
+    queue::{Queue, backoff},
     request::{Owner, Request, Target},
     sync_state::{FinalizerHold, GcFinalizer, SyncState},
     uid::Uid,
-    wrong_namespace::{DelayedDeletions, WrongNamespaceOwners},
 };
 use crate::api::escape;
 
@@ -30,9 +26,8 @@ pub use answers::GetEffect;
 
 /// Retry interval of a finalizer removal while a kind is not synced.
 const RETRY_NOT_SYNCED: Duration = Duration::from_secs(2);
-/// Retry interval of a finalizer removal that has to be confirmed; after [`DISCOVERY_RETRIES`] attempts, [`RETRY_NOT_SYNCED`].
-const RETRY_DISCOVERY: Duration = Duration::from_millis(100);
-const DISCOVERY_RETRIES: u32 = 50;
+/// Backoff, first and maximum, of a finalizer removal that has to be confirmed.
+const RETRY_DISCOVERY: (Duration, Duration) = (Duration::from_millis(100), RETRY_NOT_SYNCED);
 /// Delay before an object is decided on again, if a request about its owner has to finish first.
 const RETRY_BUSY_OWNER: Duration = Duration::from_millis(500);
 /// After this many conflicts in a row that leave the decision unchanged, resourceVersion is no longer a precondition.
@@ -42,27 +37,19 @@ const MAX_ENTRIES: usize = 4096;
 /// Maximum number of decisions in a row before the lock is released.
 const MAX_DECISIONS: usize = 512;
 
-/// The collector's state.
 #[derive(Debug, Default)]
 pub struct Core {
-    /// Objects and their owner references.
     pub graph: Graph,
-    /// The work queue.
     pub queue: Queue,
     /// Which kinds are synced.
     pub sync_state: SyncState,
-    /// Counters.
     pub counts: Counts,
-    /// Requests that the API server refuses.
-    pub refusals: Refusals,
-    /// Result of the last count of waiting deletions.
-    pub tally: Tally,
-    /// Current limit of writes in flight; `None` before the first answer.
-    pub max_in_flight: Option<usize>,
     /// Requests get no answer, and no watch has had one since.
-    pub has_outage: bool,
+    pub outage: Outage,
     /// Owners whose deletion finalizer a GET has confirmed, with the resourceVersion of that answer.
     confirmed: HashMap<NodeId, u64>,
+    /// Objects with the finalizer of a foreground or orphan deletion: the UID, and since when that is seen.
+    deleting_since: HashMap<NodeId, (Uid, Instant)>,
     /// Finalizer removals that wait for synced kinds: the object's UID, and since when.
     removable_since: HashMap<NodeId, (Uid, Instant)>,
     /// Objects whose last writes met conflicts that leave the decision unchanged: the number of conflicts, and the last
@@ -70,12 +57,9 @@ pub struct Core {
     contested: HashMap<NodeId, (u32, Observed)>,
     /// Owners in foreground deletion, each with its number of DELETE requests in flight for dependents.
     deletes_in_flight: HashMap<NodeId, u32>,
-    /// Kinds that reject strategic merge patches.
-    pub no_strategic_patch: HashSet<KindId>,
-    /// Owner references to another namespace.
-    pub wrong_namespace: WrongNamespaceOwners,
-    /// Foreground deletions delayed by an aggregated API that is down, or by objects that cannot be read.
-    pub delayed_deletions: DelayedDeletions,
+    /// Owner references to another namespace, and foreground deletions delayed by an aggregated API that is down or by objects that
+    /// cannot be read.
+    pub object_events: ObjectEvents,
 }
 
 // === impl Core ===
@@ -92,15 +76,38 @@ impl Core {
             match item {
                 WorkItem::Dependents(id) if self.graph.contains(id) => {
                     self.log_owner(id);
-                    if let Some((_, kind)) = self.peek_dependent(id) {
-                        self.queue.add_batch(id, kind, self.graph.node(id).dependents);
+                    for Link { node, .. } in self.graph.dependents(id) {
+                        self.queue.add(WorkItem::Decide(node), self.graph.node(node).kind, now);
                     }
                 }
                 WorkItem::Dependents(_) => {}
-                WorkItem::Decide(id) | WorkItem::GetOwner(id) => self.enqueue(item, id, now),
+                WorkItem::Decide(id) | WorkItem::GetOwner(id) => {
+                    let Node { uid, state, .. } = *self.graph.node(id);
+                    if state.exists() && state.has_deletion_finalizer() {
+                        let known = self.deleting_since.entry(id).or_insert((uid, now));
+                        if known.0 != uid {
+                            *known = (uid, now);
+                        }
+                    }
+                    self.enqueue(item, id, now);
+                }
             }
         }
         !items.is_empty()
+    }
+
+    /// Objects in foreground or orphan deletion, and since when each is seen.
+    pub fn waiting_deletions(&self) -> impl Iterator<Item = (NodeId, Instant)> {
+        let all = self.deleting_since.iter();
+        let waiting = all.filter(|&(&id, &(uid, _))| is_waiting_deletion(&self.graph, id, uid));
+        waiting.map(|(&id, &(_, since))| (id, since))
+    }
+
+    /// Forgets when finished deletions began.
+    pub fn forget_finished_deletions(&mut self) {
+        let graph = &self.graph;
+        self.deleting_since
+            .retain(|&id, &mut (uid, _)| is_waiting_deletion(graph, id, uid));
     }
 
     fn enqueue(&mut self, item: WorkItem, node: NodeId, now: Instant) {
@@ -110,7 +117,7 @@ impl Core {
     /// Logs why the dependents of this owner are decided on.
     fn log_owner(&self, owner: NodeId) {
         let node = self.graph.node(owner);
-        let (state, dependents, uid) = (node.state, node.dependents, self.graph.uid(owner));
+        let (state, dependents, uid) = (node.state, node.num_dependents(), self.graph.uid(owner));
         let why = if state.contains(NodeState::ABSENT) {
             "the owner is absent"
         } else if state.in_foreground_deletion() {
@@ -133,74 +140,32 @@ impl Core {
 
     /// The next request, if an item is ready that needs one.
     pub fn next_request(&mut self, now: Instant) -> NextRequest {
+        if !self.outage.allows(now) {
+            return NextRequest::NoneReady;
+        }
         for _ in 0..MAX_DECISIONS {
-            let max_in_flight = self.max_in_flight.unwrap_or(1);
-            let Some(item) = self.queue.pop(now, max_in_flight.div_ceil(2)) else {
+            let Some(item) = self.queue.pop(now) else {
                 return NextRequest::NoneReady;
             };
             let request = match item {
-                WorkItem::Dependents(owner) => self.next_dependent(owner, now),
                 WorkItem::GetOwner(id) => self.get_owner(id, now),
-                WorkItem::Decide(id) => self.decide(id, now),
+                WorkItem::Decide(id) | WorkItem::Dependents(id) => self.decide(id, now),
             };
             self.enqueue_items();
             if let Some(request) = request {
-                self.queue.request_started(request.lane(), now);
+                self.outage.record_start();
+                self.queue.ready.request_started(request.lane(), now);
                 return NextRequest::Send(Box::new(request));
             }
-            if !matches!(item, WorkItem::Dependents(_)) {
-                self.queue.done(item, now);
-            }
+            self.queue.done(item, now);
         }
         NextRequest::Yield
     }
 
-    fn next_dependent(&mut self, owner: NodeId, now: Instant) -> Option<Request> {
-        if !self.graph.contains(owner) {
-            self.queue.stop_batch(owner);
-            return None;
-        }
-        if self.is_unconfirmed(owner) {
-            // The answer to the GET enqueues them again.
-            self.queue.stop_batch(owner);
-            self.enqueue(WorkItem::GetOwner(owner), owner, now);
-            return None;
-        }
-        let Some((dependent, kind)) = self.peek_dependent(owner) else {
-            self.queue.stop_batch(owner);
-            return None;
-        };
-        let is_paused = self.queue.is_paused(kind, now);
-        if is_paused && self.queue.has_many() {
-            // Delays the owner's whole batch, not each dependent.
-            self.queue.continue_batch(owner, kind);
-            return None;
-        }
-        self.graph.next_dependent(owner);
-        if self.queue.count_dependent(owner)
-            && let Some((_, kind)) = self.peek_dependent(owner)
-        {
-            self.queue.continue_batch(owner, kind);
-        }
-        let item = WorkItem::Decide(dependent);
-        if is_paused {
-            self.queue.add(item, kind, now);
-            return None;
-        }
-        if !self.queue.start(item, kind, now) {
-            return None;
-        }
-        let request = self.decide(dependent, now);
-        if request.is_none() {
-            self.queue.done(item, now);
-        }
-        request
-    }
-
-    /// An owner's next dependent and its kind. It stays the next one.
-    fn peek_dependent(&self, owner: NodeId) -> Option<(NodeId, KindId)> {
-        let next = self.graph.peek_dependent(owner)?;
-        Some((next, self.graph.node(next).kind))
+    /// When a delayed item is due, or a pause is over.
+    pub fn next_due(&self, now: Instant) -> Option<Instant> {
+        let due = [self.queue.next_due(now), self.outage.pause_end()];
+        due.into_iter().flatten().filter(|&at| at > now).min()
     }
 
     /// Whether the watch shows a deletion finalizer that no GET has confirmed at this resourceVersion.
@@ -223,7 +188,7 @@ impl Core {
         match step {
             Step::Nothing | Step::Wait | Step::Unresolved(_) => None,
             Step::NamespacedOwner(owners) => {
-                self.wrong_namespace.report(&self.graph, id, &owners);
+                self.object_events.report_owners(&self.graph, id, &owners);
                 None
             }
             Step::GetOwners(owners) => {
@@ -238,12 +203,10 @@ impl Core {
                 if self.needs_confirmation(&owners, now) {
                     return None;
                 }
-                self.wrong_namespace.report(&self.graph, id, &owners);
+                self.object_events.report_owners(&self.graph, id, &owners);
                 let owners = owners.into_iter().map(|owner| self.owner_reference(owner)).collect();
-                let ambiguous = self.has_ambiguous_uids(id);
                 let target = self.target(id)?;
-                let by_uid = !ambiguous && !self.no_strategic_patch.contains(&target.kind);
-                Some(Request::DropReferences { target, owners, by_uid })
+                Some(Request::DropReferences { target, owners })
             }
             Step::Delete {
                 policy,
@@ -252,45 +215,38 @@ impl Core {
             } => self.delete(id, policy, clear_blocking, waiting_owners, now),
             // Its other finalizers may keep the object as an owner while these DELETE requests are in flight.
             Step::RemoveForegroundFinalizer if self.deletes_in_flight.contains_key(&id) => None,
-            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer => {
-                let removable_since = self.removable_since(id, now);
-                match self
-                    .sync_state
-                    .finalizer_hold(finalizer_of(&step), Some(removable_since), now)
-                {
-                    Some(FinalizerHold::Unconfirmed { why }) => {
-                        self.sync_state.needs_discovery = true;
-                        let pause = if self.queue.num_requeues(item) < DISCOVERY_RETRIES {
-                            RETRY_DISCOVERY
-                        } else {
-                            RETRY_NOT_SYNCED
-                        };
-                        self.queue.add_rate_limited(item, &why, Some(pause), now);
-                        return None;
-                    }
-                    Some(FinalizerHold::NotSynced { why, is_limited }) => {
-                        if is_limited {
-                            self.delayed_deletions.report(&self.graph, id, &why);
-                        }
-                        self.queue.add_rate_limited(item, &why, Some(RETRY_NOT_SYNCED), now);
-                        return None;
-                    }
-                    None => {}
-                }
-                let finalizer = if step == Step::RemoveOrphanFinalizer {
-                    "orphan"
-                } else {
-                    "foregroundDeletion"
-                };
-                let target = self.target(id)?;
-                let unsynced = self.sync_state.unsynced_reason(now);
-                Some(Request::RemoveFinalizer {
-                    target,
-                    finalizer,
-                    unsynced,
-                })
-            }
+            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer => self.remove_finalizer(id, &step, now),
         }
+    }
+
+    fn remove_finalizer(&mut self, id: NodeId, step: &Step, now: Instant) -> Option<Request> {
+        let item = WorkItem::Decide(id);
+        let finalizer = finalizer_of(step);
+        let removable_since = self.removable_since(id, now);
+        match self.sync_state.finalizer_hold(finalizer, Some(removable_since), now) {
+            Some(FinalizerHold::Unconfirmed { why }) => {
+                self.sync_state.needs_discovery = true;
+                let pause = backoff(RETRY_DISCOVERY, self.queue.num_requeues(item));
+                self.queue.add_rate_limited(item, &why, Some(pause), now);
+                return None;
+            }
+            Some(FinalizerHold::NotSynced { why, is_limited }) => {
+                if is_limited {
+                    self.object_events.report_delayed_deletion(&self.graph, id, &why);
+                }
+                self.queue.add_rate_limited(item, &why, Some(RETRY_NOT_SYNCED), now);
+                return None;
+            }
+            None => {}
+        }
+        Some(Request::RemoveFinalizer {
+            target: self.target(id)?,
+            finalizer: match finalizer {
+                GcFinalizer::Foreground => "foregroundDeletion",
+                GcFinalizer::Orphan => "orphan",
+            },
+            unsynced: self.sync_state.unsynced_reason(now),
+        })
     }
 
     fn delete(
@@ -305,7 +261,7 @@ impl Core {
             return None;
         }
         let owners: Vec<NodeId> = self.graph.owners(id).map(|link| link.node).collect();
-        self.wrong_namespace.report(&self.graph, id, &owners);
+        self.object_events.report_owners(&self.graph, id, &owners);
         let target = self.target(id)?;
         if waiting_owners
             .iter()
@@ -369,19 +325,6 @@ impl Core {
         }
     }
 
-    /// Whether two of its references name the same UID, so that a strategic merge patch cannot tell them apart.
-    fn has_ambiguous_uids(&self, id: NodeId) -> bool {
-        let mut uids: Vec<_> = self
-            .graph
-            .owners(id)
-            .map(|link| self.graph.node(link.node).uid)
-            .collect();
-        let all = uids.len();
-        uids.sort_unstable();
-        uids.dedup();
-        uids.len() < all
-    }
-
     fn get_owner(&mut self, id: NodeId, now: Instant) -> Option<Request> {
         if !self.graph.contains(id) || !(self.graph.is_unknown(id) || self.is_unconfirmed(id)) {
             return None;
@@ -403,7 +346,7 @@ impl Core {
         }
         let node = self.graph.node(id);
         let resource = self.graph.kinds.resource(node.kind)?;
-        let namespace = self.graph.namespace(node.namespace);
+        let namespace = &*node.namespace;
         let group = self.graph.kinds.group(node.kind);
         let root = path_of(group, &resource.version);
         let (plural, name) = (&resource.plural, escape(&node.name));
@@ -417,8 +360,7 @@ impl Core {
         Some(Target {
             id,
             kind: node.kind,
-            namespace: node.namespace,
-            namespace_name: namespace.to_owned(),
+            namespace: Arc::clone(&node.namespace),
             path,
             group: group.to_owned(),
             plural: plural.clone(),
@@ -447,7 +389,11 @@ impl Core {
     }
 }
 
-/// The finalizer that this step removes.
+fn is_waiting_deletion(graph: &Graph, id: NodeId, uid: Uid) -> bool {
+    let node = graph.node(id);
+    node.uid == uid && node.state.exists() && node.state.has_deletion_finalizer()
+}
+
 fn finalizer_of(step: &Step) -> GcFinalizer {
     match step {
         Step::RemoveForegroundFinalizer => GcFinalizer::Foreground,
@@ -455,12 +401,9 @@ fn finalizer_of(step: &Step) -> GcFinalizer {
     }
 }
 
-/// Result of [`Core::next_request`].
 #[derive(Debug)]
 pub enum NextRequest {
-    /// Send it.
     Send(Box<Request>),
-    /// No item is ready.
     NoneReady,
     /// More items may be ready; other tasks get the lock first.
     Yield,

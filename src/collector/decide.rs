@@ -1,11 +1,10 @@
 //! Decides what to do with an object, by its state and the states of its owners and dependents.
 
 use super::{
-    graph::{Graph, NamespaceId, NodeId, NodeState},
+    graph::{Graph, NodeId, NodeState},
     kinds::{KindId, Scope},
 };
 
-/// Propagation policy of a deletion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// Dependents are deleted later.
@@ -29,9 +28,7 @@ pub enum Step {
     NamespacedOwner(Vec<NodeId>),
     /// Remove the references to these owners: another owner exists, or these orphan their dependents.
     DropReferences(Vec<NodeId>),
-    /// Delete it.
     Delete {
-        /// The propagation policy.
         policy: Policy,
         /// Clear `blockOwnerDeletion` in its references first: it is part of an ownership cycle.
         clear_blocking: bool,
@@ -50,7 +47,6 @@ pub enum Step {
 /// Maximum number of owners of one node with a GET at a time.
 pub const MAX_GETS: usize = 64;
 
-/// Decides on a node.
 pub fn decide(graph: &Graph, id: NodeId) -> Step {
     let node = graph.node(id);
     let state = node.state;
@@ -126,7 +122,7 @@ fn decide_by_owners(graph: &Graph, id: NodeId) -> Step {
         return Step::Nothing;
     }
     let node = graph.node(id);
-    let (policy, clear_blocking) = if !owners.waiting_for_dependents_deletion.is_empty() && node.dependents > 0 {
+    let (policy, clear_blocking) = if !owners.waiting_for_dependents_deletion.is_empty() && node.num_dependents() > 0 {
         let is_in_cycle = graph
             .dependents(id)
             .any(|link| graph.node(link.node).state.in_foreground_deletion());
@@ -160,7 +156,7 @@ impl Owners {
                 } else {
                     &mut owners.solid
                 }
-            } else if is_namespaced && node.namespace == NamespaceId::NONE {
+            } else if is_namespaced && node.namespace.is_empty() {
                 &mut owners.namespaced
             } else if node.state.contains(NodeState::ABSENT) {
                 &mut owners.dangling

@@ -8,13 +8,12 @@ use tokio::time::{Instant, sleep_until};
 use super::{
     core::{Core, GetEffect, NextRequest},
     graph::WorkItem,
-    limit::Limit,
-    names::qualified_name,
-    queue::{Feedback, SLOW},
+    outage::Outage,
+    queue::{Feedback, Refusal, SLOW, backoff},
     request::{Outcome, Request, send},
     shared::Shared,
 };
-use crate::api::{ApiError, MetadataClient};
+use crate::api::{ApiError, ErrorKind, MetadataClient};
 
 /// Maximum time between two checks of the queue.
 const IDLE: Duration = Duration::from_secs(60);
@@ -25,12 +24,6 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_
 /// Backoff, first and maximum, of a GET for an existing owner whose kind cannot be watched.
 const RETRY_UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
 
-/// Backoff, first and maximum, after a conflict.
-const RETRY_CONFLICT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(10));
-
-/// If two lanes get 429, the API server itself is overloaded. All requests pause for its Retry-After, but no longer
-/// than this: webhooks of both kinds may be the cause.
-const MAX_PAUSE_OF_ALL: Duration = Duration::from_secs(5);
 /// Pause after a 429 without Retry-After.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
 
@@ -39,9 +32,7 @@ const MAX_PAUSE: Duration = Duration::from_secs(3600);
 
 /// Takes ready items from the queue and runs them. [`Engine::run`] does not return.
 pub struct Engine {
-    /// Sends the requests.
     pub client: MetadataClient,
-    /// The collector's state.
     pub shared: Arc<Shared>,
 }
 
@@ -57,7 +48,6 @@ struct FinishedRequest {
 impl Engine {
     /// Runs until it is dropped.
     pub async fn run(self) {
-        let mut limit = Limit::default();
         let mut in_flight = FuturesUnordered::new();
         let mut number = 0;
         loop {
@@ -66,47 +56,29 @@ impl Engine {
             wake.as_mut().enable();
             // Applies all outcomes that are ready together.
             while let Some(Some(finished)) = in_flight.next().now_or_never() {
-                self.apply(finished, &mut limit, in_flight.len() + 1);
+                self.apply(finished);
             }
             let now = Instant::now();
-            // Slow requests do not count for the limit.
-            let (slow, has_outage) = {
-                let core = self.shared.lock();
-                (core.queue.slow_in_flight(now), core.has_outage)
-            };
-            if !has_outage {
-                // A watch has been answered.
-                limit.end_outage();
-            }
-            let mut more = false;
-            while limit.allows(in_flight.len().saturating_sub(slow), now) {
+            let more = loop {
                 let started = Instant::now();
                 match self.shared.next_request(started) {
                     NextRequest::Send(request) => {
-                        limit.record_start();
                         number += 1;
                         in_flight.push(send_timed(self.client.clone(), number, *request, started));
                     }
-                    NextRequest::NoneReady => break,
-                    NextRequest::Yield => {
-                        more = true;
-                        break;
-                    }
+                    NextRequest::NoneReady => break false,
+                    NextRequest::Yield => break true,
                 }
-            }
+            };
             if more {
                 // Lets other tasks update the state.
                 tokio::task::yield_now().await;
                 continue;
             }
-            let due = self.shared.lock().queue.next_due(now);
-            let until = [due, limit.pause()].into_iter().flatten().filter(|&at| at > now).min();
+            let until = self.shared.lock().next_due(now);
             tokio::select! {
                 // An answer frees a slot.
-                Some(finished) = in_flight.next() => {
-                    let in_flight_count = in_flight.len() + 1;
-                    self.apply(finished, &mut limit, in_flight_count);
-                }
+                Some(finished) = in_flight.next() => self.apply(finished),
                 () = wake => {}
                 // A delayed item is due, or a pause is over.
                 () = sleep_until(until.unwrap_or(now + IDLE)) => {}
@@ -114,18 +86,12 @@ impl Engine {
         }
     }
 
-    fn apply(&self, finished: FinishedRequest, limit: &mut Limit, in_flight_count: usize) {
+    fn apply(&self, finished: FinishedRequest) {
         let now = Instant::now();
-        update_limit(&finished, limit, in_flight_count, now);
         self.shared.with(|core| {
-            core.max_in_flight = Some(limit.max_in_flight());
-            core.has_outage = limit.has_outage();
+            let feedback = record_answer(&finished, &mut core.outage, now);
             let lane = finished.request.lane();
-            core.queue.request_finished(
-                lane,
-                finished.started,
-                feedback(&finished.outcome, finished.duration, now),
-            );
+            core.queue.ready.request_finished(lane, finished.started, feedback);
             apply_outcome(core, &finished.request, finished.outcome, now);
         });
     }
@@ -141,80 +107,35 @@ async fn send_timed(client: MetadataClient, number: usize, request: Request, sta
     }
 }
 
-/// Updates the limit by the state of the API server that the answer shows.
-fn update_limit(finished: &FinishedRequest, limit: &mut Limit, in_flight_count: usize, now: Instant) {
-    let is_unanswered = match &finished.outcome {
-        Outcome::Failed(ApiError::UnverifiedServer { code, .. }) => *code != Some(429),
-        Outcome::Failed(ApiError::Unreachable { .. } | ApiError::Blocked { .. }) => true,
-        _ => false,
-    };
-    if is_unanswered {
-        limit.record_no_answer(finished.started, now);
-    } else {
-        limit.end_outage();
-    }
-    match &finished.outcome {
-        Outcome::Failed(error) => match error {
-            ApiError::UnverifiedServer { code: Some(429), .. } => {
-                limit.record_refusal(None, error.retry_after().unwrap_or(DEFAULT_PAUSE), now);
-            }
-            ApiError::Refused { .. } if let Some(pause) = requested_pause(error) => {
-                limit.record_refusal(Some(finished.request.lane()), pause.min(MAX_PAUSE_OF_ALL), now);
-            }
-            // A slow answer waits for a webhook or for an aggregated API server.
-            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. }
-                if finished.duration >= SLOW => {}
-            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
-                limit.record_answer(in_flight_count);
-            }
-            ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Blocked { .. } => {}
-        },
-        _ if finished.duration >= SLOW => {}
-        Outcome::Done
-        | Outcome::Deleted
-        | Outcome::Absent
-        | Outcome::Exists(_)
-        | Outcome::Changed(_)
-        | Outcome::StrategicPatchUnsupported => limit.record_answer(in_flight_count),
-    }
-}
-
-/// Feedback of the answer to its lane.
-fn feedback(outcome: &Outcome, duration: Duration, now: Instant) -> Feedback {
-    if let Some(pause) = pause_for(outcome) {
-        return Feedback::Refused(now + pause);
-    }
-    let failed = matches!(
-        outcome,
-        Outcome::Failed(ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. })
-    );
-    if failed || duration >= SLOW {
-        Feedback::SlowOrFailed
-    } else {
-        Feedback::Fast
-    }
-}
-
-fn pause_for(outcome: &Outcome) -> Option<Duration> {
-    match outcome {
-        Outcome::Failed(error) => requested_pause(error),
+/// Updates the outage by the state of the API server that the answer shows. Returns the feedback for its lane.
+fn record_answer(finished: &FinishedRequest, outage: &mut Outage, now: Instant) -> Feedback {
+    let error = match &finished.outcome {
+        Outcome::Failed(error) => Some(error),
         _ => None,
+    };
+    if let Some(error) = error
+        && let ErrorKind::UnverifiedServer(_) | ErrorKind::Unreachable { .. } | ErrorKind::Blocked(_) = error.kind
+    {
+        outage.record_no_answer(finished.started, error.retry_after(), now);
+        return Feedback::Fast;
+    }
+    *outage = Outage::default();
+    match error.map(requested_pause) {
+        Some(Some(pause)) => Feedback::Refused(now + pause),
+        Some(None) => Feedback::SlowOrFailed,
+        // A slow answer waits for a webhook or for an aggregated API server.
+        None if finished.duration >= SLOW => Feedback::SlowOrFailed,
+        None => Feedback::Fast,
     }
 }
 
 /// Pause that an overloaded server asks for.
 fn requested_pause(error: &ApiError) -> Option<Duration> {
-    let pause = match error {
-        ApiError::Refused {
-            code: 429, retry_after, ..
-        } => Some(retry_after.unwrap_or(DEFAULT_PAUSE)),
-        ApiError::Refused { retry_after, .. } => *retry_after,
-        _ => None,
-    };
+    let is_overloaded = error.code() == Some(429);
+    let pause = error.retry_after().or(is_overloaded.then_some(DEFAULT_PAUSE));
     pause.map(|pause| pause.min(MAX_PAUSE))
 }
 
-/// Applies the outcome of a request.
 fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Instant) {
     let target = request.target();
     let item = match request {
@@ -226,8 +147,7 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
     if let Request::Delete { waiting_owners, .. } = request {
         core.record_delete_answer(waiting_owners, now);
     }
-    let requested = pause_for(&outcome);
-    if let Outcome::Done | Outcome::Deleted | Outcome::Absent = outcome
+    if let Outcome::Done | Outcome::Absent = outcome
         && !matches!(request, Request::GetOwner(_))
     {
         core.record_write(target);
@@ -241,11 +161,6 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
             {
                 core.record_finalizer_removal(target, finalizer, unsynced.as_deref());
             }
-            core.queue.done(item, now);
-        }
-        Outcome::Deleted => {
-            count_write(core, request);
-            core.record_deletion(target);
             core.queue.done(item, now);
         }
         Outcome::Absent => {
@@ -271,41 +186,37 @@ fn apply_outcome(core: &mut Core, request: &Request, outcome: Outcome, now: Inst
         Outcome::Changed(object) => {
             core.record_conflict(target, &object);
             core.apply_get(target, &object);
-            let pause = backoff(RETRY_CONFLICT, core.queue.num_requeues(item));
             core.queue
-                .add_rate_limited(item, "conflict: the object has changed", Some(pause), now);
+                .add_rate_limited(item, "conflict: the object has changed", None, now);
         }
-        Outcome::StrategicPatchUnsupported => {
-            core.no_strategic_patch.insert(target.kind);
-            core.queue.requeue(item);
-        }
-        Outcome::Failed(error) => {
-            let resource = qualified_name(&target.plural, &target.group);
-            core.refusals.record(request.name(), resource, &error, now);
-            if core.counts.failed(request.name(), &error) {
-                let uid = &target.uid;
-                tracing::warn!(%error, uid, "Request failed; will retry (gc status counts further failures)");
-            }
-            match &error {
-                // It was not sent.
-                ApiError::UnverifiedServer { .. } | ApiError::Blocked { .. } => core.queue.requeue(item),
-                ApiError::Unreachable { .. } | ApiError::Refused { code: 429, .. } => {
-                    let pause = backoff(RETRY, core.queue.num_requeues(item));
-                    let pause = pause.max(requested.unwrap_or_default());
-                    core.queue.add_rate_limited(item, &error.to_string(), Some(pause), now);
-                }
-                ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Timeout { .. } => {
-                    tracing::debug!(%error, uid = target.uid, "Request failed; will retry");
-                    core.queue.add_rate_limited(item, &error.to_string(), None, now);
-                }
-            }
-        }
+        Outcome::Failed(error) => retry(core, request, item, &error, now),
     }
 }
 
-/// Exponential backoff.
-fn backoff((first, max): (Duration, Duration), attempts: u32) -> Duration {
-    first.saturating_mul(1 << attempts.min(8)).min(max)
+/// Reports a failed request, and delays its item.
+fn retry(core: &mut Core, request: &Request, item: WorkItem, error: &ApiError, now: Instant) {
+    let target = request.target();
+    if core.counts.failed(request.name(), error) {
+        let uid = &target.uid;
+        tracing::warn!(%error, uid, "Request failed; will retry (gc status counts further failures)");
+    } else {
+        tracing::debug!(%error, uid = target.uid, "Request failed; will retry");
+    }
+    let pause = match error.kind {
+        // It was not sent.
+        ErrorKind::UnverifiedServer(_) | ErrorKind::Blocked(_) => return core.queue.requeue(item),
+        ErrorKind::Unreachable { .. } | ErrorKind::Refused { code: 429, .. } => {
+            let pause = backoff(RETRY, core.queue.num_requeues(item));
+            Some(pause.max(requested_pause(error).unwrap_or_default()))
+        }
+        ErrorKind::Refused { .. } | ErrorKind::Unreadable(_) | ErrorKind::Timeout(_) => None,
+    };
+    let since = core.queue.refusal(item).map_or(now, |refusal| refusal.since);
+    core.queue.add_rate_limited(item, &error.to_string(), pause, now);
+    if let Some(code) = error.code() {
+        let step = request.name();
+        core.queue.record_refusal(item, Refusal { step, code, since });
+    }
 }
 
 fn count_write(core: &mut Core, request: &Request) {
@@ -316,11 +227,10 @@ fn count_write(core: &mut Core, request: &Request) {
             tracing::debug!(
                 group = target.group,
                 resource = target.plural,
-                namespace = core.graph.namespace(target.namespace),
+                namespace = &*target.namespace,
                 name = target.name,
                 uid = target.uid,
                 policy = policy.name(),
-                why = request.reason(),
                 "Deleted"
             );
             &mut core.counts.deleted

@@ -1,17 +1,14 @@
 //! Kinds by number. A kind is identified by group and kind, without the version, as owner references name it.
 
-use std::{collections::HashMap, sync::Arc};
+use indexmap::{Equivalent, IndexMap};
 
 /// A kind of an API group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KindId(u16);
 
-/// Whether objects of a kind are namespaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scope {
-    /// They have a namespace.
     Namespaced,
-    /// They have none.
     Cluster,
 }
 
@@ -22,25 +19,30 @@ pub struct Resource {
     pub version: String,
     /// Plural name, as in the path.
     pub plural: String,
-    /// Scope of its objects.
     pub scope: Scope,
+    /// As `kubectl` takes them.
+    pub short_names: Vec<String>,
 }
 
-/// All kinds that were ever named.
+/// All kinds that were ever named, by group and kind, and where each is served. The index is the number.
 #[derive(Debug, Default)]
 pub struct Kinds {
-    rows: Vec<Row>,
-    ids: HashMap<Arc<str>, HashMap<Arc<str>, KindId>>,
-    /// Served kinds by their names in lower case; `None` where several kinds share one.
-    in_lower_case: HashMap<Arc<str>, HashMap<String, Option<KindId>>>,
+    table: IndexMap<Name, Option<Resource>>,
+    /// There may be tens of thousands of others.
+    served: Vec<KindId>,
 }
 
-#[derive(Debug)]
-struct Row {
-    group: Arc<str>,
-    kind: Arc<str>,
-    resource: Option<Resource>,
-    short_names: Vec<String>,
+#[derive(Debug, PartialEq, Eq, Hash)]
+struct Name {
+    group: Box<str>,
+    kind: Box<str>,
+}
+
+/// [`Name`] for lookups.
+#[derive(Hash)]
+struct NameRef<'a> {
+    group: &'a str,
+    kind: &'a str,
 }
 
 /// Maximum number of kinds before references to new ones are not counted any more. Served kinds may use the rest.
@@ -67,37 +69,29 @@ impl KindId {
 impl Kinds {
     /// The number of a kind; `None` if all 65,535 are used.
     pub fn id(&mut self, group: &str, kind: &str) -> Option<KindId> {
-        if let Some(&id) = self.ids.get(group).and_then(|kinds| kinds.get(kind)) {
-            return Some(id);
+        if let Some(known) = self.known(group, kind) {
+            return Some(known);
         }
-        let id = KindId(u16::try_from(self.rows.len()).ok().filter(|&index| index != u16::MAX)?);
-        let group = match self.ids.get_key_value(group) {
-            Some((group, _)) => Arc::clone(group),
-            None => group.into(),
-        };
-        let kind: Arc<str> = kind.into();
-        let kinds = self.ids.entry(Arc::clone(&group)).or_default();
-        kinds.insert(Arc::clone(&kind), id);
-        self.rows.push(Row {
-            group,
-            kind,
-            resource: None,
-            short_names: Vec::new(),
-        });
+        let id = KindId(
+            u16::try_from(self.table.len())
+                .ok()
+                .filter(|&index| index != u16::MAX)?,
+        );
+        let (group, kind) = (group.into(), kind.into());
+        self.table.insert(Name { group, kind }, None);
         Some(id)
     }
 
-    /// The number of a known kind.
     pub fn known(&self, group: &str, kind: &str) -> Option<KindId> {
-        self.ids.get(group)?.get(kind).copied()
+        let index = self.table.get_index_of(&NameRef { group, kind })?;
+        u16::try_from(index).ok().map(KindId)
     }
 
-    /// The number of a kind in an owner reference.
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
         match self.known(group, kind) {
             Some(known) => self.resolve_alias(known),
-            None if self.rows.len() >= MAX_REFERENCED || group.len() > MAX_LENGTHS.0 || kind.len() > MAX_LENGTHS.1 => {
+            None if self.table.len() >= MAX_REFERENCED || group.len() > MAX_LENGTHS.0 || kind.len() > MAX_LENGTHS.1 => {
                 KindId::UNKNOWN
             }
             None => self
@@ -109,9 +103,16 @@ impl Kinds {
     /// The kind that references to `id` mean. A kind that is not served may be a served one's name in lower case:
     /// kube-controller-manager's RESTMapper resolves these, too.
     pub fn resolve_alias(&self, id: KindId) -> KindId {
-        let is_served = self.resource(id).is_some();
-        let other = || *self.in_lower_case.get(self.group(id))?.get(self.kind(id))?;
-        if is_served { id } else { other().unwrap_or(id) }
+        let (group, kind) = (self.group(id), self.kind(id));
+        if self.resource(id).is_some() || kind.bytes().any(|byte| byte.is_ascii_uppercase()) {
+            return id;
+        }
+        let is_same = |it: &KindId| self.group(*it) == group && self.kind(*it).eq_ignore_ascii_case(kind);
+        let mut served = self.served().map(|(id, _)| id).filter(is_same);
+        match (served.next(), served.next()) {
+            (Some(only), None) => only,
+            _ => id,
+        }
     }
 
     /// The known kind whose name is this kind's name in lower case, if references to it mean this kind.
@@ -122,72 +123,49 @@ impl Kinds {
 
     /// Where it is served; `None` if it is not known to be.
     pub fn resource(&self, id: KindId) -> Option<&Resource> {
-        self.row(id)?.resource.as_ref()
+        self.table.get_index(id.index())?.1.as_ref()
     }
 
     /// Sets or removes where a kind is served.
     pub fn set_resource(&mut self, id: KindId, resource: Option<Resource>) {
-        let Some(row) = self.rows.get_mut(id.index()) else {
-            return;
-        };
-        let was_served = std::mem::replace(&mut row.resource, resource).is_some();
-        if was_served != self.resource(id).is_some() {
-            self.index_lower_case();
-        }
-    }
-
-    fn index_lower_case(&mut self) {
-        self.in_lower_case.clear();
-        for (index, row) in self.rows.iter().enumerate().filter(|(_, row)| row.resource.is_some()) {
-            let group = self.in_lower_case.entry(Arc::clone(&row.group)).or_default();
-            let id = u16::try_from(index).ok().map(KindId);
-            let name = row.kind.to_ascii_lowercase();
-            group.entry(name).and_modify(|other| *other = None).or_insert(id);
-        }
-    }
-
-    /// Sets the kind's short names.
-    pub fn set_short_names(&mut self, id: KindId, names: &[String]) {
-        if let Some(row) = self.rows.get_mut(id.index())
-            && row.short_names != names
-        {
-            row.short_names = names.to_vec();
+        if let Some((_, known)) = self.table.get_index_mut(id.index()) {
+            self.served.retain(|it| *it != id);
+            self.served.extend(resource.is_some().then_some(id));
+            *known = resource;
         }
     }
 
     /// Whether `word` is its name, its plural or a short name. Case is ignored.
     pub fn matches_name(&self, id: KindId, word: &str) -> bool {
         let is = |name: &str| name.eq_ignore_ascii_case(word);
-        self.row(id).is_some_and(|row| {
-            is(&row.kind)
-                || row.resource.as_ref().is_some_and(|resource| is(&resource.plural))
-                || row.short_names.iter().any(|name| is(name))
-        })
+        let is_resource = |it: &Resource| is(&it.plural) || it.short_names.iter().any(|name| is(name));
+        is(self.kind(id)) || self.resource(id).is_some_and(is_resource)
     }
 
     /// All kinds that were ever named.
     pub fn all(&self) -> impl Iterator<Item = KindId> {
-        (0..self.rows.len()).filter_map(|index| u16::try_from(index).ok().map(KindId))
+        (0..self.table.len()).filter_map(|index| u16::try_from(index).ok().map(KindId))
     }
 
-    /// All served kinds.
     pub fn served(&self) -> impl Iterator<Item = (KindId, &Resource)> {
-        let rows = self.rows.iter().enumerate();
-        rows.filter_map(|(index, row)| Some((KindId(u16::try_from(index).ok()?), row.resource.as_ref()?)))
+        self.served.iter().filter_map(|&id| Some((id, self.resource(id)?)))
     }
 
     /// Its group, empty for the core group.
     pub fn group(&self, id: KindId) -> &str {
-        self.row(id).map_or("", |row| &row.group)
+        self.table.get_index(id.index()).map_or("", |(name, _)| &name.group)
     }
 
-    /// Its name.
     pub fn kind(&self, id: KindId) -> &str {
-        self.row(id).map_or("", |row| &row.kind)
+        self.table.get_index(id.index()).map_or("", |(name, _)| &name.kind)
     }
+}
 
-    fn row(&self, id: KindId) -> Option<&Row> {
-        self.rows.get(id.index())
+// === impl NameRef ===
+
+impl Equivalent<Name> for NameRef<'_> {
+    fn equivalent(&self, name: &Name) -> bool {
+        *self.group == *name.group && *self.kind == *name.kind
     }
 }
 
@@ -213,6 +191,7 @@ mod tests {
                 version: "v1".into(),
                 plural: "things".into(),
                 scope: Scope::Cluster,
+                short_names: Vec::new(),
             })
         };
         let lower = kinds.referenced("v1", "thing");
@@ -252,10 +231,10 @@ mod tests {
         let mut kinds = Kinds::default();
         let (kind, group) = ("K".repeat(63), "g".repeat(253));
         assert_ne!(kinds.referenced(&format!("{group}/v1"), &kind), KindId::UNKNOWN);
-        let before = kinds.rows.len();
+        let before = kinds.table.len();
         assert_eq!(kinds.referenced("v1", &format!("{kind}K")), KindId::UNKNOWN);
         assert_eq!(kinds.referenced(&format!("{group}g/v1"), "Thing"), KindId::UNKNOWN);
-        assert_eq!(kinds.rows.len(), before);
+        assert_eq!(kinds.table.len(), before);
     }
 
     #[test]

@@ -1,9 +1,16 @@
 //! Leader election: one agent of the cluster collects garbage, while kube-controller-manager does not.
 //!
-//! `lease → election → conditions ← controller_manager`. The conditions expire by the clock alone, so that the active role
-//! ends in time even if every request hangs.
+//! `controller_manager → state ← election ← lease`. Every agent watches kube-controller-manager; while that is idle, they
+//! contend for a Lease. The conditions expire by the clock alone, so that the active role ends in time even if every request
+//! hangs.
 
-use std::{fs, io, sync::Arc};
+use std::{
+    fs,
+    hash::{DefaultHasher, Hash as _, Hasher as _},
+    io,
+    sync::Arc,
+    time::Duration,
+};
 
 use jiff::Timestamp;
 use tokio::{
@@ -11,34 +18,28 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{
-    api::MetadataClient,
-    node::effects::{EffectGate, EffectsBlocked},
-};
+use crate::{api::MetadataClient, model::blocked::Blocked, node::effects::Gate};
 
-mod conditions;
 mod controller_manager;
 mod election;
 mod lease;
-mod mode;
-mod requests;
-mod view;
+mod state;
 
+pub use self::state::{LeaseView, ManagerView, Mode, View};
 use self::{
-    conditions::{Conditions, Validity},
     election::Election,
-    requests::Leases,
-    view::StatusRecord,
-};
-pub use self::{
-    mode::Mode,
-    view::{LeaseView, ManagerView, View},
+    lease::{Freshness, Leases, ObservedLease},
+    state::Conditions,
 };
 
 /// Each read returns a new random UUID.
 const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
 /// The Lease that the active agent holds.
 pub const LEASE: &str = "kube-system/pod-teardown-gc";
+/// Interval of reads by a waiting agent.
+const WAIT_INTERVAL: Duration = Duration::from_secs(5);
+/// Added to the interval, by a hash of the identity, so that agents do not read at the same time.
+const MAX_SPREAD: Duration = Duration::from_secs(1);
 
 /// Role of this agent's collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,7 +65,6 @@ struct Inner {
     mode: Mode,
     conditions: watch::Sender<Conditions>,
     role: watch::Sender<CollectorRole>,
-    status: StatusRecord,
 }
 
 /// Ends the active role on drop.
@@ -80,26 +80,26 @@ pub fn identity(node_name: &str) -> io::Result<String> {
 impl LeaderElection {
     /// Starts as standby.
     pub fn new(identity: String, mode: Mode) -> Self {
-        let validity = Ok(Validity::unlimited(Instant::now()));
-        let not_yet = |what: &str| Err(format!("{what} not read yet"));
-        let (lease, manager_idle) = match mode {
-            Mode::Never => (Err("--gc never".to_owned()), validity),
-            Mode::Always => (not_yet("its Lease is"), validity),
-            Mode::Auto => (not_yet("its Lease is"), not_yet("kube-controller-manager's Lease is")),
+        let idle = Ok(None);
+        let (manager_idle, lease) = match mode {
+            Mode::Never => (idle, "--gc never"),
+            Mode::Always => (idle, "its Lease is not read yet"),
+            Mode::Auto => (
+                Err("kube-controller-manager's Lease is not read yet".to_owned()),
+                "its Lease is not read yet",
+            ),
         };
         let election = Self(Arc::new(Inner {
+            conditions: watch::Sender::new(Conditions {
+                manager_idle,
+                lease: Err(lease.to_owned()),
+                view: View::new(identity.clone(), mode),
+            }),
             identity,
             mode,
-            conditions: watch::Sender::new(Conditions {
-                lease_shows_active: false,
-                lease,
-                manager_idle,
-                manager_idle_until: Instant::now(),
-            }),
             role: watch::Sender::new(CollectorRole::Standby {
                 why: "it has not started".to_owned(),
             }),
-            status: StatusRecord::default(),
         }));
         election.update_role();
         election
@@ -112,17 +112,15 @@ impl LeaderElection {
     }
 
     /// Whether the collector may write now.
-    pub fn may_write(&self) -> Result<(), EffectsBlocked> {
+    pub fn may_write(&self) -> Result<(), Blocked> {
         match self.0.conditions.borrow().check(Instant::now()) {
             Ok(_) => Ok(()),
-            Err(why) => Err(EffectsBlocked {
-                reason: format!("the collector of this agent is on standby: {why}"),
-            }),
+            Err(why) => Err(Blocked::CollectorStandby(why.to_owned())),
         }
     }
 
     /// [`Self::may_write`] as a gate of the collector's effects.
-    pub fn gate(&self) -> EffectGate {
+    pub fn gate(&self) -> Arc<dyn Gate> {
         let election = self.clone();
         Arc::new(move || election.may_write())
     }
@@ -134,20 +132,15 @@ impl LeaderElection {
 
     /// The state for `gc status`.
     pub fn view(&self) -> View {
-        let recorded = self.0.status.all();
         let now = Instant::now();
         let conditions = self.0.conditions.borrow().clone();
         let standby = conditions.check(now).err().map(str::to_owned);
-        let holds_lease = recorded.lease.is_some() && conditions.lease.is_ok_and(|validity| validity.is_valid(now));
+        let holds_lease = conditions.holds_lease(now);
         View {
-            identity: self.0.identity.clone(),
-            mode: self.0.mode,
-            active_since: recorded.active_since.filter(|_| standby.is_none()),
+            active_since: conditions.view.active_since.filter(|_| standby.is_none()),
             standby,
-            lease: recorded.lease,
             holds_lease,
-            lease_error: recorded.lease_error,
-            controller_manager: recorded.manager,
+            ..conditions.view
         }
     }
 
@@ -159,64 +152,33 @@ impl LeaderElection {
         if inner.mode == Mode::Never {
             return stop.await;
         }
-        let leases = Leases(client);
-        let mut election = Election::new(leases, &inner.identity, inner.mode, &inner.conditions, &inner.status);
+        let wait_interval = wait_interval(&inner.identity);
+        let leases = Leases { client, wait_interval };
+        let mut election = Election {
+            leases,
+            identity: &inner.identity,
+            conditions: &inner.conditions,
+            observed: ObservedLease::new(Instant::now()),
+            is_current: false,
+            freshness: Freshness::Latest,
+        };
+        let manager = async {
+            match inner.mode {
+                Mode::Auto => controller_manager::monitor(leases, &inner.conditions).await,
+                Mode::Always | Mode::Never => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = stop => {}
             // These never return. Boxed, since they are large.
             () = Box::pin(election.run()) => {}
-            () = Box::pin(self.monitor_controller_manager(leases)) => {}
+            () = Box::pin(manager) => {}
             () = self.follow_conditions() => {}
         }
+        let holds_lease = inner.conditions.borrow().holds_lease(Instant::now());
         drop(role_guard);
-        election.release().await;
-    }
-
-    /// Watches kube-controller-manager while the Lease is held.
-    async fn monitor_controller_manager(&self, leases: Leases<'_>) {
-        let inner = &*self.0;
-        if inner.mode != Mode::Auto {
-            return std::future::pending().await;
-        }
-        loop {
-            let validity = self.wait_for_lease().await;
-            tokio::select! {
-                () = controller_manager::monitor(leases, &inner.conditions, &inner.status) => {}
-                () = self.wait_for_lease_loss(validity) => {}
-            }
-            inner.status.clear_manager();
-            inner.conditions.send_modify(|conditions| {
-                let not_asked = "kube-controller-manager's Lease is not read yet".to_owned();
-                conditions.set_manager_idle(Err(not_asked), Instant::now());
-            });
-        }
-    }
-
-    /// Waits until the Lease is held.
-    async fn wait_for_lease(&self) -> Validity {
-        let mut conditions = self.0.conditions.subscribe();
-        loop {
-            let now = Instant::now();
-            let validity = conditions.borrow_and_update().lease.as_ref().ok().copied();
-            if let Some(validity) = validity.filter(|validity| validity.is_valid(now)) {
-                return validity;
-            }
-            // `self` has the sender: it cannot close.
-            conditions.changed().await.ok();
-        }
-    }
-
-    /// Waits until the Lease is lost, even if this agent has acquired it again.
-    async fn wait_for_lease_loss(&self, held: Validity) {
-        let mut conditions = self.0.conditions.subscribe();
-        loop {
-            let now = Instant::now();
-            let validity = conditions.borrow_and_update().lease.as_ref().ok().copied();
-            let Some(validity) = validity.filter(|validity| validity.since == held.since && validity.is_valid(now))
-            else {
-                return;
-            };
-            wait_for_change(&mut conditions, validity.until).await;
+        if holds_lease {
+            election.release().await;
         }
     }
 
@@ -224,50 +186,55 @@ impl LeaderElection {
     async fn follow_conditions(&self) {
         let mut conditions = self.0.conditions.subscribe();
         loop {
-            let validity = conditions.borrow_and_update().check(Instant::now()).ok();
+            let until = conditions.borrow_and_update().check(Instant::now()).ok().flatten();
             self.update_role();
-            wait_for_change(&mut conditions, validity.and_then(|validity| validity.until)).await;
+            let expiry = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // `self` has the sender: it cannot close.
+                _ = conditions.changed() => {}
+                () = expiry => {}
+            }
         }
     }
 
     fn update_role(&self) {
-        let role = match self.0.conditions.borrow().check(Instant::now()) {
-            Ok(validity) => CollectorRole::Active { since: validity.since },
-            Err(why) => CollectorRole::Standby { why: why.to_owned() },
+        let now = Instant::now();
+        let before = self.0.role.borrow().clone();
+        let role = match (self.0.conditions.borrow().check(now), &before) {
+            (Ok(_), CollectorRole::Active { .. }) => return,
+            (Ok(_), CollectorRole::Standby { .. }) => CollectorRole::Active { since: now },
+            (Err(why), _) => CollectorRole::Standby { why: why.to_owned() },
         };
-        self.0.role.send_if_modified(|before| {
-            if *before == role {
-                return false;
+        if role == before {
+            return;
+        }
+        let active_since = match &role {
+            CollectorRole::Active { .. } => {
+                let Inner { identity, mode, .. } = &*self.0;
+                tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
+                Some(Timestamp::now())
             }
-            match &role {
-                CollectorRole::Active { .. } => {
-                    let Inner { identity, mode, .. } = &*self.0;
-                    tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
-                    self.0.status.set_active_since(Some(Timestamp::now()));
-                }
-                CollectorRole::Standby { why } => {
-                    tracing::info!(why, "Collector is on standby");
-                    self.0.status.set_active_since(None);
-                }
+            CollectorRole::Standby { why } => {
+                tracing::info!(why, "Collector is on standby");
+                None
             }
-            *before = role;
-            true
-        });
+        };
+        self.0
+            .conditions
+            .send_modify(|conditions| conditions.view.active_since = active_since);
+        self.0.role.send_replace(role);
     }
 }
 
-async fn wait_for_change(conditions: &mut watch::Receiver<Conditions>, until: Option<Instant>) {
-    let end = async {
-        match until {
-            Some(until) => sleep_until(until).await,
-            None => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        // The callers have the sender: it cannot close.
-        _ = conditions.changed() => {}
-        () = end => {}
-    }
+fn wait_interval(identity: &str) -> Duration {
+    let mut hasher = DefaultHasher::new();
+    identity.hash(&mut hasher);
+    WAIT_INTERVAL + MAX_SPREAD.mul_f64(f64::from((hasher.finish() % 1000) as u16) / 1000.0)
 }
 
 // === impl RoleGuard ===

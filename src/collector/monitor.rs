@@ -2,23 +2,20 @@
 
 use std::{
     hash::{BuildHasher as _, RandomState},
-    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::{
     discovery::path_of,
     kinds::{KindId, Resource},
-    list_slots::{ListSlot, ListSlots},
     shared::Shared,
     wire::{self, PageReader, WatchEvent, WatchReader},
 };
-use crate::api::{AnswerStream, ApiError, Lane, MetadataClient, escape};
+use crate::api::{AnswerStream, ApiError, ErrorKind, Lane, MetadataClient, escape};
 
-/// Objects per page.
 const PAGE_SIZE: usize = 500;
 /// `timeoutSeconds` of a watch is a random time between half of this and this.
 const LIFETIME: Duration = Duration::from_secs(600);
@@ -29,8 +26,6 @@ const EVENT_TIMEOUT: Duration = Duration::from_secs(180);
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a page of a list may be refused for overload before the list fails.
 const PAGE_PATIENCE: Duration = Duration::from_secs(30);
-/// A list without a chunk for this time releases its slot.
-const SLOT_TIMEOUT: Duration = Duration::from_secs(2);
 /// A watch that ended earlier counts as failed.
 const MIN_WATCH: Duration = Duration::from_secs(1);
 /// After this time a watch that is refused is replaced by a list.
@@ -40,20 +35,13 @@ const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::fro
 
 /// Keeps the objects of one kind current in the graph.
 pub struct Monitor {
-    /// Sends the requests.
     pub client: MetadataClient,
-    /// The collector's state.
     pub shared: Arc<Shared>,
-    /// The kind.
     pub kind: KindId,
     /// Number of this monitor; it selects the connection.
     pub number: usize,
     /// URL path of the kind's objects.
     pub path: String,
-    /// The kind's group.
-    pub group: Arc<str>,
-    /// Slots for lists.
-    pub slots: Arc<ListSlots>,
 }
 
 /// Why a list or watch ended early.
@@ -75,16 +63,12 @@ impl Monitor {
     /// Runs until it is dropped.
     pub async fn run(self) {
         let (first, max) = BACKOFF;
-        let (mut from, mut pause): (Option<String>, Duration) = (None, first);
-        let (mut is_early, mut has_failed) = (false, false);
+        let (mut from, mut pause): (Option<u64>, Duration) = (None, first);
+        let mut is_early = false;
         loop {
             let started = Instant::now();
-            let step = match &from {
-                None => {
-                    let listed = self.list(has_failed).await;
-                    has_failed = listed.is_err();
-                    listed.map(Some)
-                }
+            let step = match from {
+                None => self.list().await.map(Some),
                 Some(version) => self.watch(version, is_early).await.map(Some),
             };
             let (was_watched, lasted) = (from.is_some(), started.elapsed());
@@ -96,24 +80,17 @@ impl Monitor {
             if was_watched {
                 self.shared.watch_ended(self.kind);
             }
-            match step {
+            let backoff = match step {
                 Ok(version) => {
                     from = version;
-                    if is_short {
-                        // Otherwise a server or proxy that closes each watch at once would get requests without a
-                        // pause.
-                        sleep(self.jitter(pause)).await;
-                        pause = (pause * 2).min(max);
-                    } else if was_watched {
-                        pause = first;
-                    }
+                    // Otherwise a server or proxy that closes each watch at once would get requests without a pause.
+                    is_short.then_some(pause)
                 }
                 Err(StreamEnd::Expired(why)) => {
                     tracing::info!(path = self.path, why, "Watch cannot continue; relisting");
                     from = None;
                     // Repeated expiry is a problem of the server.
-                    sleep(self.jitter(pause)).await;
-                    pause = (pause * 2).min(max);
+                    Some(pause)
                 }
                 Err(StreamEnd::Failed(error)) => {
                     let failing_for = self.shared.watch_failed(self.kind, &error);
@@ -122,22 +99,27 @@ impl Monitor {
                         // While the API server cannot read an object, it refuses watches for overload. A list has the cause.
                         from = None;
                     }
-                    sleep(self.jitter(error.retry_after().unwrap_or(pause))).await;
-                    pause = (pause * 2).min(max);
+                    Some(error.retry_after().unwrap_or(pause))
                 }
+            };
+            if let Some(backoff) = backoff {
+                sleep(self.jitter(backoff)).await;
+                pause = (pause * 2).min(max);
+            } else if was_watched {
+                pause = first;
             }
         }
     }
 
     /// Lists all pages; returns the list's resourceVersion.
-    async fn list(&self, has_failed: bool) -> Result<String, StreamEnd> {
-        let mut slot = self.slots.acquire(&self.group, has_failed).await;
+    async fn list(&self) -> Result<u64, StreamEnd> {
         self.shared.begin_list(self.kind);
         let mut token = String::new();
         loop {
-            let mut chunks = self.with_slot(&mut slot, self.page(&token)).await?;
+            let _slot = self.shared.pages.slot().await;
+            let mut chunks = self.page(&token).await?;
             let mut page = PageReader::new(chunks.is_protobuf);
-            while let Some(chunk) = self.with_slot(&mut slot, chunks.next(CHUNK_TIMEOUT)).await? {
+            while let Some(chunk) = chunks.next(CHUNK_TIMEOUT).await? {
                 let read = self.shared.apply_list(self.kind, |each| page.read(&chunk, each));
                 read.map_err(|error| chunks.unreadable(error))?;
             }
@@ -145,7 +127,7 @@ impl Monitor {
             let end = end.map_err(|error| chunks.unreadable(error))?;
             token = end.continue_token;
             if token.is_empty() {
-                let ended = self.shared.end_list(self.kind, &end.version);
+                let ended = self.shared.end_list(self.kind, end.version);
                 ended.map_err(|error| chunks.unreadable(error))?;
                 return Ok(end.version);
             }
@@ -171,29 +153,12 @@ impl Monitor {
         }
     }
 
-    /// Waits for `result` of a list. A silent list releases its slot, and acquires a new one before it continues.
-    async fn with_slot<T, E>(
-        &self,
-        slot: &mut Option<ListSlot>,
-        result: impl Future<Output = Result<T, E>>,
-    ) -> Result<T, E> {
-        let mut result = pin!(result);
-        if let Ok(result) = timeout(SLOT_TIMEOUT, &mut result).await {
-            return result;
-        }
-        *slot = None;
-        let result = result.await?;
-        *slot = self.slots.acquire(&self.group, false).await;
-        Ok(result)
-    }
-
     /// Watches from a resourceVersion on until the server ends the watch. Returns the last resourceVersion.
-    async fn watch(&self, from: &str, is_early: bool) -> Result<String, StreamEnd> {
+    async fn watch(&self, from: u64, is_early: bool) -> Result<u64, StreamEnd> {
         let lifetime = self.jitter(LIFETIME).as_secs();
         let path = format!(
-            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={}&timeoutSeconds={lifetime}",
-            self.path,
-            escape(from),
+            "{}?watch=true&allowWatchBookmarks=true&resourceVersion={from}&timeoutSeconds={lifetime}",
+            self.path
         );
         let mut chunks = self.stream("WATCH", &path, wire::WATCH).await?;
         self.shared
@@ -202,7 +167,8 @@ impl Monitor {
         loop {
             let chunk = match chunks.next(EVENT_TIMEOUT).await {
                 Ok(Some(chunk)) => chunk,
-                Ok(None) | Err(ApiError::Timeout { .. }) => break,
+                Ok(None) => break,
+                Err(error) if matches!(error.kind, ErrorKind::Timeout(_)) => break,
                 Err(error) => return Err(error.into()),
             };
             let events = watch.read(&chunk).map_err(|error| chunks.unreadable(error))?;
@@ -221,13 +187,13 @@ impl Monitor {
                 return Err(expired);
             }
         }
-        Ok(self.shared.last_version(self.kind).unwrap_or_else(|| from.to_owned()))
+        Ok(self.shared.last_version(self.kind).unwrap_or(from))
     }
 
     async fn stream(&self, verb: &'static str, path: &str, accept: &'static str) -> Result<AnswerStream, StreamEnd> {
         let chunks = self.client.stream(Lane::Kind(self.number), verb, path, accept).await;
         chunks.map_err(|error| {
-            if error.is_expired() {
+            if error.code() == Some(410) {
                 StreamEnd::Expired(error.to_string())
             } else {
                 StreamEnd::Failed(error)

@@ -20,14 +20,6 @@ pub fn qualified_name(name: &str, group: &str) -> String {
     format!("{name}{dot}{group}")
 }
 
-/// A kind with its group; a placeholder if it has no name.
-pub fn kind(group: &str, kind: &str) -> String {
-    match kind {
-        "" => "something unknown".to_owned(),
-        kind => qualified_name(kind, group),
-    }
-}
-
 /// `NAMESPACE/NAME`; `NAME` for a cluster-scoped object.
 pub fn namespaced_name(namespace: &str, name: &str) -> String {
     let slash = if namespace.is_empty() { "" } else { "/" };
@@ -37,7 +29,7 @@ pub fn namespaced_name(namespace: &str, name: &str) -> String {
 /// `KIND.GROUP NAMESPACE/NAME`, clipped.
 pub fn object_label(graph: &Graph, id: NodeId) -> String {
     let node = graph.node(id);
-    let namespaced_name = namespaced_name(graph.namespace(node.namespace), &node.name);
+    let namespaced_name = namespaced_name(&node.namespace, &node.name);
     truncate(format!("{} {namespaced_name}", kind_of(graph, id)).trim_end())
 }
 
@@ -47,7 +39,6 @@ pub const NOT_SERVED: &str = "its kind is not served";
 /// Why a reference to the group `core` cannot be resolved, and the remedy.
 const GROUP_CORE: &str = "there is no group core: the apiVersion of its kinds is v1";
 
-/// Why a named owner cannot be resolved.
 pub fn unresolved_reason(graph: &Graph, id: NodeId) -> &'static str {
     let kind = graph.node(id).kind;
     if kind == KindId::UNKNOWN {
@@ -61,8 +52,11 @@ pub fn unresolved_reason(graph: &Graph, id: NodeId) -> &'static str {
     }
 }
 
-/// The kind of a node, with its group.
+/// The kind of a node with its group; a placeholder if it has no name.
 pub fn kind_of(graph: &Graph, id: NodeId) -> String {
     let id = graph.node(id).kind;
-    kind(graph.kinds.group(id), graph.kinds.kind(id))
+    match graph.kinds.kind(id) {
+        "" => "something unknown".to_owned(),
+        kind => qualified_name(kind, graph.kinds.group(id)),
+    }
 }

@@ -10,40 +10,41 @@ use std::{
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use self::lanes::Lanes;
-pub use self::lanes::{Feedback, Lane, SLOW};
-use super::{
-    graph::{NodeId, WorkItem},
-    kinds::KindId,
-};
+pub use self::lanes::{Feedback, Lane, Lanes, SLOW};
+use super::{graph::WorkItem, kinds::KindId};
 
-/// Delay after the first failure; it doubles with each further one.
-const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-/// Maximum delay.
-const MAX_BACKOFF: Duration = Duration::from_secs(300);
+/// Delay after the first failure, and its maximum.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(300));
 /// Maximum delay that is left when a delayed item is added again.
 const MAX_DELAY_WHEN_READDED: Duration = Duration::from_secs(1);
-/// From this number of single items on, an owner's dependents are not queued one by one.
-const MANY_ITEMS: usize = 10_000;
 
 /// Work items with their state. It sends nothing: the engine takes ready items and reports each as done.
 #[derive(Debug, Default)]
 pub struct Queue {
-    ready: Lanes,
-    /// All single items: ready, in progress or delayed.
+    pub ready: Lanes,
+    /// All items: ready, in progress or delayed.
     entries: HashMap<WorkItem, Entry>,
-    /// Owners whose dependents are decided on, with the number of dependents that are left.
-    batches: HashMap<NodeId, u32>,
     delayed: BTreeSet<(Instant, WorkItem)>,
 }
 
 #[derive(Debug)]
-struct Entry {
+pub struct Entry {
     lane: Lane,
     stage: Stage,
-    since: Instant,
-    num_requeues: u32,
-    last_error: Option<Box<str>>,
+    pub since: Instant,
+    pub num_requeues: u32,
+    pub last_error: Option<Box<str>>,
+    pub refused: Option<Refusal>,
+}
+
+/// The API server refuses an item's requests.
+#[derive(Debug, Clone, Copy)]
+pub struct Refusal {
+    pub step: &'static str,
+    /// HTTP status of the last answer.
+    pub code: u16,
+    /// The first of the refusals in a row.
+    pub since: Instant,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,25 +58,12 @@ enum Stage {
     Delayed(Instant),
 }
 
-/// Status of an item.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ItemStatus {
-    /// When it was enqueued.
-    pub since: Instant,
-    /// Number of failed attempts.
-    pub num_requeues: u32,
-    /// The last error.
-    pub last_error: Option<String>,
-    /// Since when it is in progress, if it is.
-    pub in_progress_since: Option<Instant>,
-}
-
 /// Depth of the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Depth {
-    /// Items that are ready. A batch counts all its dependents.
+    /// Items that are ready.
     pub ready: u64,
     /// Items in progress.
     pub busy: u64,
@@ -83,11 +71,9 @@ pub struct Depth {
     pub delayed: u64,
 }
 
-fn lane(item: WorkItem, kind: KindId) -> Lane {
-    Lane {
-        kind,
-        is_get: matches!(item, WorkItem::GetOwner(_)),
-    }
+/// Exponential backoff, with its first and maximum value.
+pub fn backoff((first, max): (Duration, Duration), attempts: u32) -> Duration {
+    first.saturating_mul(1 << attempts.min(16)).min(max)
 }
 
 // === impl Queue ===
@@ -96,8 +82,19 @@ impl Queue {
     /// Adds an item, unless it is queued. `kind` is the kind of its object.
     pub fn add(&mut self, item: WorkItem, kind: KindId, now: Instant) {
         let Some(entry) = self.entries.get_mut(&item) else {
-            let lane = lane(item, kind);
-            self.entries.insert(item, Entry::new(lane, Stage::Ready, now));
+            let lane = Lane {
+                kind,
+                is_get: matches!(item, WorkItem::GetOwner(_)),
+            };
+            let entry = Entry {
+                lane,
+                stage: Stage::Ready,
+                since: now,
+                num_requeues: 0,
+                last_error: None,
+                refused: None,
+            };
+            self.entries.insert(item, entry);
             self.ready.push_back(lane, item);
             return;
         };
@@ -113,17 +110,8 @@ impl Queue {
         }
     }
 
-    /// Adds a batch: all dependents of an owner. `kind` is that of the next dependent.
-    pub fn add_batch(&mut self, owner: NodeId, kind: KindId, dependents: u32) {
-        // A batch in progress goes through all dependents again: they form a ring.
-        if dependents > 0 && self.batches.insert(owner, dependents).is_none() {
-            self.continue_batch(owner, kind);
-        }
-    }
-
-    /// The next item: a single one, which is in progress now, or a batch, which the caller continues or stops. Lanes
-    /// with `crowded_from` requests in flight come last.
-    pub fn pop(&mut self, now: Instant, crowded_from: usize) -> Option<WorkItem> {
+    /// The next item, which is in progress now.
+    pub fn pop(&mut self, now: Instant) -> Option<WorkItem> {
         while let Some(&(due, item)) = self.delayed.first() {
             if due > now {
                 break;
@@ -134,88 +122,14 @@ impl Queue {
                 self.ready.push_back(entry.lane, item);
             }
         }
-        loop {
-            let item = self.ready.pop_front(now, crowded_from)?;
-            match item {
-                // It was stopped.
-                WorkItem::Dependents(owner) if !self.batches.contains_key(&owner) => continue,
-                WorkItem::Dependents(_) => {}
-                WorkItem::Decide(_) | WorkItem::GetOwner(_) => {
-                    if let Some(entry) = self.entries.get_mut(&item) {
-                        entry.stage = Stage::processing(now);
-                    }
-                }
-            }
-            return Some(item);
+        let item = self.ready.pop_front(now)?;
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.stage = Stage::Processing {
+                since: now,
+                is_dirty: false,
+            };
         }
-    }
-
-    /// Counts a dependent of a batch; `true` if there are more.
-    pub fn count_dependent(&mut self, owner: NodeId) -> bool {
-        match self.batches.get_mut(&owner) {
-            Some(remaining) if *remaining > 1 => {
-                *remaining -= 1;
-                true
-            }
-            _ => {
-                self.batches.remove(&owner);
-                false
-            }
-        }
-    }
-
-    /// Enqueues the rest of a batch. `kind` is that of the next dependent.
-    pub fn continue_batch(&mut self, owner: NodeId, kind: KindId) {
-        let item = WorkItem::Dependents(owner);
-        self.ready.push_back(lane(item, kind), item);
-    }
-
-    /// Whether writes to this kind pause.
-    pub fn is_paused(&self, kind: KindId, now: Instant) -> bool {
-        self.ready.is_paused(Lane { kind, is_get: false }, now)
-    }
-
-    /// Whether many single items are queued.
-    pub fn has_many(&self) -> bool {
-        self.entries.len() >= MANY_ITEMS
-    }
-
-    /// Records the start of a request.
-    pub fn request_started(&mut self, lane: Lane, now: Instant) {
-        self.ready.request_started(lane, now);
-    }
-
-    /// Records the answer to the request that started at `started`.
-    pub fn request_finished(&mut self, lane: Lane, started: Instant, answer: Feedback) {
-        self.ready.request_finished(lane, started, answer);
-    }
-
-    /// Number of slow requests in flight. They do not count for the limit.
-    pub fn slow_in_flight(&self, now: Instant) -> usize {
-        self.ready.slow_in_flight(now)
-    }
-
-    /// Starts an item that is not queued; `false` if it is in progress or delayed.
-    pub fn start(&mut self, item: WorkItem, kind: KindId, now: Instant) -> bool {
-        match self.entries.get_mut(&item).map(|entry| &mut entry.stage) {
-            None => {
-                let stage = Stage::processing(now);
-                self.entries.insert(item, Entry::new(lane(item, kind), stage, now));
-                true
-            }
-            // It is ready: its lane returns it.
-            Some(Stage::Ready) => false,
-            Some(_) => {
-                self.add(item, kind, now);
-                false
-            }
-        }
-    }
-
-    /// Stops an owner's batch.
-    pub fn stop_batch(&mut self, id: NodeId) {
-        // Its item in the lane is skipped later.
-        self.batches.remove(&id);
+        Some(item)
     }
 
     /// Ends an item in progress. If it was added meanwhile, it is ready again.
@@ -227,6 +141,7 @@ impl Queue {
             Stage::Processing { is_dirty: true, .. } => {
                 entry.stage = Stage::Ready;
                 (entry.num_requeues, entry.since, entry.last_error) = (0, now, None);
+                entry.refused = None;
                 self.ready.push_back(entry.lane, item);
             }
             Stage::Processing { is_dirty: false, .. } => drop(self.entries.remove(&item)),
@@ -240,9 +155,7 @@ impl Queue {
         let Some(entry) = self.entries.get_mut(&item) else {
             return;
         };
-        let backoff = FIRST_BACKOFF
-            .saturating_mul(1 << entry.num_requeues.min(16))
-            .min(MAX_BACKOFF);
+        let backoff = backoff(BACKOFF, entry.num_requeues);
         let pause = match (pause, entry.stage) {
             (Some(pause), _) => pause,
             (None, Stage::Processing { is_dirty: true, .. }) => backoff.min(MAX_DELAY_WHEN_READDED),
@@ -250,7 +163,20 @@ impl Queue {
         };
         entry.num_requeues += 1;
         entry.last_error = Some(last_error.into());
+        entry.refused = None;
         self.add_after(item, pause, now);
+    }
+
+    /// The refusal of an item, if its last failure was one.
+    pub fn refusal(&self, item: WorkItem) -> Option<Refusal> {
+        self.entries.get(&item)?.refused
+    }
+
+    /// Records that the last failure of an item was a refusal.
+    pub fn record_refusal(&mut self, item: WorkItem, refusal: Refusal) {
+        if let Some(entry) = self.entries.get_mut(&item) {
+            entry.refused = Some(refusal);
+        }
     }
 
     /// Delays an item without a failure.
@@ -269,13 +195,11 @@ impl Queue {
         }
     }
 
-    /// Whether it is in progress.
     pub fn is_processing(&self, item: WorkItem) -> bool {
         let stage = self.entries.get(&item).map(|entry| entry.stage);
         matches!(stage, Some(Stage::Processing { .. }))
     }
 
-    /// Number of failed attempts.
     pub fn num_requeues(&self, item: WorkItem) -> u32 {
         self.entries.get(&item).map_or(0, |entry| entry.num_requeues)
     }
@@ -286,81 +210,43 @@ impl Queue {
         [first, self.ready.next_due(now)].into_iter().flatten().min()
     }
 
-    /// The queue's depth.
     pub fn depth(&self) -> Depth {
-        let single = self.ready.len().saturating_sub(self.batches.len()) as u64;
-        let delayed = self.delayed.len() as u64;
+        let (ready, delayed) = (self.ready.len() as u64, self.delayed.len() as u64);
         Depth {
-            ready: single
-                + self
-                    .batches
-                    .values()
-                    .map(|&remaining| u64::from(remaining))
-                    .sum::<u64>(),
-            busy: (self.entries.len() as u64).saturating_sub(single + delayed),
+            ready,
+            busy: (self.entries.len() as u64).saturating_sub(ready + delayed),
             delayed,
         }
     }
 
-    /// When the oldest item was enqueued.
-    pub fn oldest(&self) -> Option<Instant> {
-        self.entries.values().map(|entry| entry.since).min()
+    pub fn has_failed(&self, item: WorkItem) -> bool {
+        self.entries.get(&item).is_some_and(|entry| entry.last_error.is_some())
     }
 
-    /// Status of an item, if it is queued.
-    pub fn status(&self, item: WorkItem) -> Option<ItemStatus> {
-        let entry = self.entries.get(&item)?;
-        Some(ItemStatus {
-            since: entry.since,
-            num_requeues: entry.num_requeues,
-            last_error: entry.last_error.as_deref().map(str::to_owned),
-            in_progress_since: match entry.stage {
-                Stage::Processing { since, .. } => Some(since),
-                Stage::Ready | Stage::Delayed(_) => None,
-            },
-        })
+    pub fn entry(&self, item: WorkItem) -> Option<&Entry> {
+        self.entries.get(&item)
     }
 
-    /// All single items, and when they were enqueued.
-    pub fn items(&self) -> impl Iterator<Item = (Instant, WorkItem)> {
-        self.entries.iter().map(|(&item, entry)| (entry.since, item))
-    }
-}
-
-// === impl Stage ===
-
-impl Stage {
-    fn processing(since: Instant) -> Self {
-        Self::Processing { since, is_dirty: false }
-    }
-}
-
-// === impl ItemStatus ===
-
-impl ItemStatus {
-    /// Names a request that gets no answer.
-    pub fn hanging_request(&self, item: WorkItem, now: Instant) -> Option<String> {
-        let waits = now.saturating_duration_since(self.in_progress_since?);
-        let verb = if matches!(item, WorkItem::GetOwner(_)) {
-            "GET"
-        } else {
-            "request"
-        };
-        let seconds = waits.as_secs();
-        (waits >= SLOW).then(|| format!("the API server has not answered the {verb} for {seconds} s"))
+    pub fn entries(&self) -> impl Iterator<Item = (&WorkItem, &Entry)> {
+        self.entries.iter()
     }
 }
 
 // === impl Entry ===
 
 impl Entry {
-    fn new(lane: Lane, stage: Stage, since: Instant) -> Self {
-        Self {
-            lane,
-            stage,
-            since,
-            num_requeues: 0,
-            last_error: None,
-        }
+    pub fn kind(&self) -> KindId {
+        self.lane.kind
+    }
+
+    /// Names a request that gets no answer.
+    pub fn hanging_request(&self, now: Instant) -> Option<String> {
+        let Stage::Processing { since, .. } = self.stage else {
+            return None;
+        };
+        let waits = now.saturating_duration_since(since);
+        let verb = if self.lane.is_get { "GET" } else { "request" };
+        let seconds = waits.as_secs();
+        (waits >= SLOW).then(|| format!("the API server has not answered the {verb} for {seconds} s"))
     }
 }

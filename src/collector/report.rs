@@ -1,6 +1,6 @@
 //! `gc status`: what the collector knows, does and waits for.
 
-use std::fmt::Write as _;
+use std::{cmp::Reverse, collections::BTreeMap, fmt::Write as _};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -8,13 +8,9 @@ use tokio::time::Instant;
 use super::{
     core::Core,
     counts::Counts,
-    graph::{Graph, NodeId, WorkItem},
-    kinds::KindId,
-    names::{object_label, truncate, unresolved_reason},
-    queue::Depth,
-    refusals::{Key, Refusal},
-    sync_state::WatchedKind,
-    why::recreated,
+    graph::{Graph, NodeId, NodeState, WorkItem},
+    names::{object_label, qualified_name, truncate, unresolved_reason},
+    queue::{Depth, Entry, Refusal},
 };
 use crate::words::format_count;
 
@@ -30,8 +26,7 @@ pub struct WorkReport {
     pub synced: bool,
     /// Which kinds are not synced, and why.
     pub unsynced: Option<String>,
-    /// Requests that the API server keeps refusing.
-    #[serde(default)]
+    /// Requests that the API server has refused and that are retried, the longest-lasting first.
     pub refused: Vec<RefusedReport>,
     /// The kinds that are watched.
     pub kinds: Vec<KindReport>,
@@ -42,23 +37,29 @@ pub struct WorkReport {
     /// Depth of the work queue.
     pub queue: Depth,
     /// The items that wait longest.
-    pub oldest: Vec<WaitingReport>,
+    pub oldest: Vec<ObjectReport>,
+    /// Age of the oldest item in seconds; 0 without any.
+    pub oldest_seconds: u64,
     /// Some deletions that wait for dependents.
-    pub deletions: Vec<DeletionReport>,
-    /// Number of deletions that wait for dependents.
-    #[serde(default)]
-    pub deletions_total: u64,
+    pub deletions: Vec<ObjectReport>,
+    /// Number of foreground deletions that wait for dependents.
+    pub deletions_foreground: u64,
+    /// Number of orphan deletions that wait for dependents.
+    pub deletions_orphan: u64,
+    /// Seconds since the collector saw the first of these; 0 without any.
+    pub longest_deletion_seconds: u64,
     /// Some owners that cannot be resolved, and so keep their dependents.
-    pub kept: Vec<KeptReport>,
+    pub kept: Vec<ObjectReport>,
     /// Number of owners that cannot be resolved.
-    #[serde(default)]
     pub kept_total: u64,
-    /// Counters since this collector's start.
+    /// Number of references to these owners.
+    pub kept_references: u64,
+    /// Counters since the agent's start.
     pub counts: Counts,
 }
 
-/// Requests that the API server keeps refusing.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// Requests that the API server has refused and that are retried.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct RefusedReport {
@@ -68,23 +69,25 @@ pub struct RefusedReport {
     pub resource: String,
     /// HTTP status.
     pub code: u16,
-    /// Number of refusals.
+    /// Number of failed attempts for the objects that still wait.
     pub times: u64,
-    /// Seconds since the first one.
+    /// Seconds that the first of these objects waits.
     pub since_seconds: u64,
-    /// Seconds since the last one.
-    pub last_seconds: u64,
-    /// The last error.
+    /// The last error about one of them.
     pub error: String,
 }
 
 /// A watched kind.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct KindReport {
     /// Such as `deployments.apps/v1`.
     pub resource: String,
+    /// API group, empty for the core group.
+    pub group: String,
+    /// Plural name.
+    pub plural: String,
     /// Its first list is complete, and its watch does not fail.
     pub synced: bool,
     /// Number of objects.
@@ -96,94 +99,116 @@ pub struct KindReport {
     /// The failure of list or watch, until a watch has been open for ten seconds again.
     pub error: Option<String>,
     /// The object that the API server cannot read, and the remedies.
-    #[serde(default)]
     pub unreadable: Option<String>,
 }
 
-/// A waiting item of the work queue.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+/// An object, and what it waits for.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct WaitingReport {
-    /// `decide on`, `get owner` or `decide on the dependents of`.
-    pub what: String,
+pub struct ObjectReport {
     /// The object.
     pub object: String,
     /// Its UID.
     pub uid: String,
-    /// Seconds since it was enqueued.
-    pub seconds: u64,
-    /// Number of failed attempts.
-    pub tries: u32,
-    /// The last error.
-    pub why: Option<String>,
-}
-
-/// A deletion that waits for dependents.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct DeletionReport {
-    /// The object.
-    pub object: String,
-    /// Its UID.
-    pub uid: String,
-    /// `foregroundDeletion` or `orphan`.
-    pub finalizer: String,
-    /// Number of dependents that it waits for.
-    pub dependents: u64,
-    /// One of them.
-    pub example: Option<String>,
-    /// Number of dependents that were created since its foreground deletion was seen.
-    #[serde(default)]
-    pub created: u32,
-}
-
-/// An owner that cannot be resolved.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct KeptReport {
-    /// The owner.
-    pub owner: String,
-    /// Its UID.
-    pub uid: String,
-    /// Number of dependents.
-    pub dependents: u64,
-    /// Why it cannot be resolved.
+    /// What it waits for.
     pub why: String,
 }
 
 // === impl WorkReport ===
 
 impl WorkReport {
-    /// The report at `now`.
+    /// The report at `now`. It visits each object with owners or dependents once.
     pub fn new(core: &Core, now: Instant) -> Self {
         let graph = &core.graph;
         let unsynced = core.sync_state.unsynced_reason(now);
         let (linked, isolated) = graph.len();
+        let (mut objects, mut unresolved) = (graph.isolated_counts(), Vec::new());
+        for id in graph.nodes() {
+            let node = graph.node(id);
+            if node.state.contains(NodeState::OBSERVED)
+                && let Some(count) = objects.get_mut(node.kind.index())
+            {
+                *count += 1;
+            }
+            if graph.is_unresolved(id) {
+                unresolved.push(id);
+            }
+        }
+        let mut deletions: Vec<(NodeId, Instant)> = core.waiting_deletions().collect();
+        deletions.sort_unstable();
+        let is_orphan = |(id, _): &&(NodeId, Instant)| graph.node(*id).state.in_orphan_deletion();
+        let orphan = deletions.iter().filter(is_orphan).count() as u64;
+        let longest = deletions.iter().map(|&(_, since)| seconds(now, since)).max();
+        let dependents = unresolved.iter().map(|&id| u64::from(graph.node(id).num_dependents()));
+        let entries = core.queue.entries();
+        let mut oldest: Vec<(Instant, WorkItem)> = entries.map(|(&item, entry)| (entry.since, item)).collect();
+        oldest.sort_unstable();
+        let deletions_shown = deletions.iter().take(MAX_ROWS);
+        let kept = unresolved.iter().take(MAX_ROWS);
         Self {
             synced: unsynced.is_none(),
             unsynced,
             refused: refused(core, now),
-            kinds: kinds(core, now),
+            kinds: kinds(core, &objects, now),
             linked: linked as u64,
             isolated: isolated as u64,
             queue: core.queue.depth(),
-            oldest: oldest(core, now),
-            deletions: waiting_deletions(graph)
+            oldest_seconds: oldest.first().map_or(0, |&(since, _)| seconds(now, since)),
+            oldest: oldest
+                .iter()
+                .filter_map(|&(_, item)| waiting(core, item, now))
                 .take(MAX_ROWS)
-                .map(|id| deletion(graph, id))
                 .collect(),
-            deletions_total: waiting_deletions(graph).count() as u64,
-            kept: unresolved(graph).take(MAX_ROWS).map(|id| kept(graph, id)).collect(),
-            kept_total: unresolved(graph).count() as u64,
+            deletions_foreground: deletions.len() as u64 - orphan,
+            deletions_orphan: orphan,
+            longest_deletion_seconds: longest.unwrap_or_default(),
+            deletions: deletions_shown.map(|&(id, _)| deletion(graph, id)).collect(),
+            kept_references: dependents.sum(),
+            kept_total: unresolved.len() as u64,
+            kept: kept
+                .map(|&id| {
+                    let dependents = format_count(graph.node(id).num_dependents().into(), "dependent");
+                    let why = format!("{dependents}: {}", unresolved_reason(graph, id));
+                    ObjectReport::new(graph, id, why)
+                })
+                .collect(),
             counts: core.counts.clone(),
         }
     }
 
     /// The report as text. `is_wide`: with the resourceVersion of each kind.
     pub fn text(&self, is_wide: bool) -> String {
+        let mut out = self.problems();
+        out.push_str(&self.work());
+        let deletions = self.deletions_foreground + self.deletions_orphan;
+        let waiting = self.queue.ready + self.queue.busy + self.queue.delayed;
+        for (title, rows, total) in [
+            ("Deletions that wait for dependents", &self.deletions, deletions),
+            ("Waits longest", &self.oldest, waiting),
+            (
+                "Kept, because it is unknown whether their owner exists",
+                &self.kept,
+                self.kept_total,
+            ),
+        ] {
+            let shown = rows.len();
+            // Writing to a String cannot fail.
+            let _ = match shown {
+                0 => continue,
+                _ if total > shown as u64 => writeln!(out, "\n{title} ({shown} of {total}):"),
+                _ => writeln!(out, "\n{title}:"),
+            };
+            for ObjectReport { object, uid, why } in rows {
+                let _ = writeln!(out, "  {object}: {why}; uid {uid}");
+            }
+        }
+        out.extend(["\n", &self.kinds_table(is_wide)]);
+        out
+    }
+
+    /// Whether all kinds are synced, and what the API server refuses.
+    fn problems(&self) -> String {
         let mut out = String::new();
         // Writing to a String cannot fail.
         let _ = match &self.unsynced {
@@ -196,32 +221,21 @@ impl WorkReport {
         for it in self.refused.iter().take(MAX_ROWS) {
             let _ = writeln!(
                 out,
-                "REFUSED    {} of {}: {}, {}, for {} s, last {} s ago: {}",
+                "REFUSED    {} of {}: {}, {}, for {} s: {}",
                 it.step,
                 it.resource,
                 it.code,
                 format_count(it.times, "time"),
                 it.since_seconds,
-                it.last_seconds,
                 it.error
             );
         }
-        if let more @ 1.. = self.refused.len().saturating_sub(MAX_ROWS) {
-            let _ = writeln!(
-                out,
-                "REFUSED    and {more} more of other resources or with other statuses"
-            );
-        }
-        let _ = writeln!(
-            out,
-            "objects    {} with owners or dependents, {} without",
-            self.linked, self.isolated
-        );
+        out
+    }
+
+    /// Sizes and counters.
+    fn work(&self) -> String {
         let Depth { ready, busy, delayed } = self.queue;
-        let _ = writeln!(
-            out,
-            "queue      {ready} ready, {busy} in progress, {delayed} delayed until a retry"
-        );
         let Counts {
             events,
             deleted,
@@ -232,66 +246,22 @@ impl WorkReport {
             conflicts,
             failures,
         } = &self.counts;
-        let _ = writeln!(
-            out,
-            "done       {deleted} deleted, {references_dropped} with references dropped, {finalizers_removed} finalizers removed; \
-             {owner_lookups} owners looked up, {conflicts} conflicts, {events} events"
+        let mut out = format!(
+            "objects    {} with owners or dependents, {} without\n\
+             queue      {ready} ready, {busy} in progress, {delayed} delayed until a retry\n\
+             done       {deleted} deleted, {references_dropped} with references dropped, {finalizers_removed} finalizers removed; \
+             {owner_lookups} owners looked up, {conflicts} conflicts, {events} events\n",
+            self.linked, self.isolated
         );
         if *removed_unsynced > 0 {
-            let _ = writeln!(
-                out,
-                "unsynced   {} while not every kind was synced",
-                format_count(*removed_unsynced, "removed finalizer")
-            );
+            let removed = format_count(*removed_unsynced, "removed finalizer");
+            let _ = writeln!(out, "unsynced   {removed} while not every kind was synced");
         }
         for (step, reasons) in failures {
             for (reason, times) in reasons {
                 let _ = writeln!(out, "failed     {step}: {reason}, {times} times");
             }
         }
-        let title = "Deletions that wait for dependents";
-        section(&mut out, title, &self.deletions, self.deletions_total, |it| {
-            let example = it
-                .example
-                .as_ref()
-                .map_or_else(String::new, |example| format!(", such as {example}"));
-            let created = recreated(it.created).map_or_else(String::new, |created| format!("; {created}"));
-            format!(
-                "{} ({}): {}{example}{created}; uid {}",
-                it.object,
-                it.finalizer,
-                format_count(it.dependents, "known dependent"),
-                it.uid
-            )
-        });
-        let waiting = self.queue.ready + self.queue.busy + self.queue.delayed;
-        section(&mut out, "Waits longest", &self.oldest, waiting, |it| {
-            let why = it.why.as_deref().unwrap_or("it is in the queue");
-            format!(
-                "{} {}: {} s, {}: {why}; uid {}",
-                it.what,
-                it.object,
-                it.seconds,
-                format_count(it.tries.into(), "attempt"),
-                it.uid
-            )
-        });
-        section(
-            &mut out,
-            "Kept, because it is unknown whether their owner exists",
-            &self.kept,
-            self.kept_total,
-            |it| {
-                format!(
-                    "{} of {}: {}; uid {}",
-                    format_count(it.dependents, "dependent"),
-                    it.owner,
-                    it.why,
-                    it.uid
-                )
-            },
-        );
-        out.extend(["\n", &self.kinds_table(is_wide)]);
         out
     }
 
@@ -316,7 +286,7 @@ impl WorkReport {
             };
             let event = kind
                 .silent_seconds
-                .map_or_else(|| "-".to_owned(), |seconds| format!("{seconds}s"));
+                .map_or("-".to_owned(), |seconds| format!("{seconds}s"));
             let (objects, version) = (kind.objects.to_string(), kind.version.to_string());
             add(&kind.resource, &objects, &event, &version, state);
         }
@@ -324,110 +294,96 @@ impl WorkReport {
     }
 }
 
-/// Some rows of a total.
-fn section<T>(out: &mut String, title: &str, rows: &[T], total: u64, row: impl Fn(&T) -> String) {
-    let shown = rows.len();
-    let _ = match shown {
-        0 => return,
-        _ if total > shown as u64 => writeln!(out, "\n{title} ({shown} of {total}):"),
-        _ => writeln!(out, "\n{title}:"),
-    };
-    for it in rows {
-        let _ = writeln!(out, "  {}", row(it));
+// === impl ObjectReport ===
+
+impl ObjectReport {
+    fn new(graph: &Graph, id: NodeId, why: String) -> Self {
+        Self {
+            object: object_label(graph, id),
+            uid: truncate(&graph.uid(id)),
+            why,
+        }
     }
 }
 
-/// The longest-lasting first.
 fn refused(core: &Core, now: Instant) -> Vec<RefusedReport> {
-    let mut all: Vec<_> = core.refusals.current(now).collect();
-    all.sort_by_key(|(_, it)| it.since);
-    let report = |(key, it): (&Key, &Refusal)| RefusedReport {
-        step: key.step.to_owned(),
-        resource: key.resource.clone(),
-        code: key.code,
-        times: it.times,
-        since_seconds: seconds(now, it.since),
-        last_seconds: seconds(now, it.last),
-        error: it.error.clone(),
-    };
-    all.into_iter().map(report).collect()
+    let mut all = BTreeMap::<_, RefusedReport>::new();
+    for (_, entry) in core.queue.entries() {
+        let (Some(Refusal { step, code, since }), kind) = (entry.refused, entry.kind()) else {
+            continue;
+        };
+        let report = all.entry((step, code, kind)).or_default();
+        report.times += u64::from(entry.num_requeues);
+        report.since_seconds = report.since_seconds.max(seconds(now, since));
+        if let (Some(error), true) = (&entry.last_error, report.error.is_empty()) {
+            report.error = error.to_string();
+        }
+    }
+    let kinds = &core.graph.kinds;
+    let report = all.into_iter().map(|((step, code, kind), it)| RefusedReport {
+        step: step.to_owned(),
+        resource: kinds
+            .resource(kind)
+            .map_or_else(String::new, |it| qualified_name(&it.plural, kinds.group(kind))),
+        code,
+        ..it
+    });
+    let mut report: Vec<RefusedReport> = report.collect();
+    report.sort_by_key(|it| Reverse(it.since_seconds));
+    report
 }
 
-fn kinds(core: &Core, now: Instant) -> Vec<KindReport> {
-    let counts = core.graph.counts();
-    let report = |(&id, watched): (&KindId, &WatchedKind)| KindReport {
+fn kinds(core: &Core, objects: &[u64], now: Instant) -> Vec<KindReport> {
+    let report = core.sync_state.watched.iter().map(|(id, watched)| KindReport {
         resource: format!("{}/{}", watched.name(), watched.resource.version),
+        group: watched.group.clone(),
+        plural: watched.resource.plural.clone(),
         synced: watched.unsynced_since(now).is_none(),
-        objects: counts.get(id.index()).copied().unwrap_or_default(),
+        objects: objects.get(id.index()).copied().unwrap_or_default(),
         silent_seconds: watched.last_event.map(|last_event| seconds(now, last_event)),
         version: watched.progress,
         error: watched.failure(now).map(|error| error.text.clone()),
         unreadable: watched.unreadable(now),
-    };
-    let mut kinds: Vec<KindReport> = core.sync_state.watched.iter().map(report).collect();
+    });
+    let mut kinds: Vec<KindReport> = report.collect();
     kinds.sort_by(|one, other| one.resource.cmp(&other.resource));
     kinds
 }
 
-fn oldest(core: &Core, now: Instant) -> Vec<WaitingReport> {
-    let mut waiting: Vec<(Instant, WorkItem)> = core.queue.items().collect();
-    waiting.sort_unstable();
-    let report = |(since, item): (Instant, WorkItem)| {
-        let (what, id) = match item {
-            WorkItem::Decide(id) => ("decide on", id),
-            WorkItem::GetOwner(id) => ("get owner", id),
-            WorkItem::Dependents(id) => ("decide on the dependents of", id),
-        };
-        let it = core.queue.status(item).filter(|_| core.graph.contains(id))?;
-        Some(WaitingReport {
-            what: what.to_owned(),
-            object: object_label(&core.graph, id),
-            uid: truncate(&core.graph.uid(id)),
-            seconds: seconds(now, since),
-            tries: it.num_requeues,
-            why: it.hanging_request(item, now).or(it.last_error).or_else(|| {
-                let in_progress = it.in_progress_since.is_some();
-                in_progress.then(|| "a request is in progress".to_owned())
-            }),
-        })
+/// An item of the queue.
+fn waiting(core: &Core, item: WorkItem, now: Instant) -> Option<ObjectReport> {
+    let (what, id) = match item {
+        WorkItem::GetOwner(id) => ("a GET", id),
+        WorkItem::Decide(id) | WorkItem::Dependents(id) => ("a decision", id),
     };
-    waiting.into_iter().filter_map(report).take(MAX_ROWS).collect()
+    let entry = core.queue.entry(item).filter(|_| core.graph.contains(id))?;
+    Some(ObjectReport::new(&core.graph, id, queued(what, entry, now)))
 }
 
-fn waiting_deletions(graph: &Graph) -> impl Iterator<Item = NodeId> {
-    graph.nodes().filter(|&id| {
-        let state = graph.node(id).state;
-        state.exists() && state.has_deletion_finalizer()
-    })
+/// How long an item waits for `what`, and why.
+pub fn queued(what: &str, entry: &Entry, now: Instant) -> String {
+    let waits = format!("queued for {}s for {what}", seconds(now, entry.since));
+    match (entry.hanging_request(now), &entry.last_error) {
+        (Some(hangs), _) => format!("{waits}: {hangs}"),
+        (None, Some(error)) => format!("{waits}, failed {} times, last: {error}", entry.num_requeues),
+        (None, None) => waits,
+    }
 }
 
-fn deletion(graph: &Graph, id: NodeId) -> DeletionReport {
+fn deletion(graph: &Graph, id: NodeId) -> ObjectReport {
     let node = graph.node(id);
     let orphans = node.state.in_orphan_deletion();
     let mut dependents = graph
         .dependents(id)
         .filter(|link| link.node != id && (orphans || link.blocking));
-    DeletionReport {
-        object: object_label(graph, id),
-        uid: truncate(&graph.uid(id)),
-        finalizer: if orphans { "orphan" } else { "foregroundDeletion" }.to_owned(),
-        dependents: if orphans { node.dependents } else { node.blocking }.into(),
-        example: dependents.next().map(|link| object_label(graph, link.node)),
-        created: graph.created_since_deletion(id),
-    }
-}
-
-fn unresolved(graph: &Graph) -> impl Iterator<Item = NodeId> {
-    graph.nodes().filter(|&id| graph.is_unresolved(id))
-}
-
-fn kept(graph: &Graph, id: NodeId) -> KeptReport {
-    KeptReport {
-        owner: object_label(graph, id),
-        uid: truncate(&graph.uid(id)),
-        dependents: graph.node(id).dependents.into(),
-        why: unresolved_reason(graph, id).to_owned(),
-    }
+    let example = dependents.next().map(|link| object_label(graph, link.node));
+    let (finalizer, count) = match orphans {
+        true => ("orphan", node.num_dependents()),
+        false => ("foregroundDeletion", node.blocking),
+    };
+    let example = example.map_or_else(String::new, |example| format!(", such as {example}"));
+    let dependents = format_count(count.into(), "known dependent");
+    ObjectReport::new(graph, id, format!("{finalizer}, {dependents}{example}"))
 }
 
 fn seconds(now: Instant, since: Instant) -> u64 {

@@ -6,25 +6,28 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, watch},
-    time::Instant,
+    sync::{Notify, Semaphore, SemaphorePermit, watch},
+    time::{Instant, timeout},
 };
 
 use super::{
     core::{Core, NextRequest},
     graph::Observed,
     kinds::KindId,
+    outage::Outage,
     sync_state::WatchedKind,
-    wire::WatchEvent,
+    wire::{WatchEvent, WireError},
 };
 use crate::{
     api::{ApiError, LastReceived},
     events::Events,
-    model::event::Reason,
 };
 
+const MAX_PAGES: usize = 8;
+const MAX_SLOT_WAIT: Duration = Duration::from_secs(2);
+
 /// The locked state, with the notifications of its tasks.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Shared {
     core: Mutex<Core>,
     /// Wakes the engine: the queue has new items.
@@ -34,29 +37,30 @@ pub struct Shared {
     /// Why the collector has to restart without its state, once it has to.
     pub restart_reason: watch::Sender<Option<String>>,
     events: Option<Events>,
+    /// Slots for pages of lists.
+    pub pages: Pages,
 }
 
-/// Invalid data of the API server.
-#[derive(Debug, thiserror::Error)]
-pub enum InvalidVersion {
-    /// A resourceVersion has to be a number: they are compared.
-    #[error("the resourceVersion {0:?} is no number")]
-    Version(String),
+/// Limits how many pages of lists are read at once: a page takes memory, mostly in the API server.
+#[derive(Debug)]
+pub struct Pages(Semaphore);
+
+// === impl Pages ===
+
+impl Default for Pages {
+    fn default() -> Self {
+        Self(Semaphore::new(MAX_PAGES))
+    }
+}
+
+impl Pages {
+    /// A slot for a page; `None` after a long wait, as the others may hang.
+    pub async fn slot(&self) -> Option<SemaphorePermit<'_>> {
+        timeout(MAX_SLOT_WAIT, self.0.acquire()).await.ok()?.ok()
+    }
 }
 
 // === impl Shared ===
-
-impl Default for Shared {
-    fn default() -> Self {
-        Self {
-            core: Mutex::new(Core::default()),
-            wake: Notify::new(),
-            discovery_needed: Notify::new(),
-            restart_reason: watch::Sender::new(None),
-            events: None,
-        }
-    }
-}
 
 impl Shared {
     /// Reports wrong owner references and delayed deletions as events.
@@ -74,20 +78,15 @@ impl Shared {
         if std::mem::take(&mut core.sync_state.needs_discovery) {
             self.discovery_needed.notify_one();
         }
-        for (dependent, message) in core.wrong_namespace.drain() {
+        for (object, reason, message) in core.object_events.drain() {
             tracing::warn!(
-                uid = dependent.uid,
+                uid = object.uid,
+                %reason,
                 message,
-                "Owner reference names an object of another namespace"
+                "Object needs attention"
             );
             if let Some(events) = &self.events {
-                events.record(&dependent, Reason::OwnerRefInvalidNamespace, &message);
-            }
-        }
-        for (object, message) in core.delayed_deletions.drain() {
-            tracing::warn!(uid = object.uid, message, "Foreground deletion delayed");
-            if let Some(events) = &self.events {
-                events.record(&object, Reason::ForegroundDeletionDelayed, &message);
+                events.record(&object, reason, &message);
             }
         }
         next
@@ -130,9 +129,9 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// The resourceVersion is no number.
-    pub fn end_list(&self, kind: KindId, version: &str) -> Result<(), InvalidVersion> {
-        let version = parse_version(version)?;
+    /// There is no resourceVersion.
+    pub fn end_list(&self, kind: KindId, version: u64) -> Result<(), WireError> {
+        let version = required(version)?;
         self.with(|core| {
             let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
                 return;
@@ -143,7 +142,11 @@ impl Shared {
             watched.progress = version;
             watched.last_event = Some(Instant::now());
             watched.record_list();
-            core.graph.end_list(kind, version);
+            if core.graph.end_list(kind, version) {
+                let why = "a list shows an earlier state of an object than the graph has";
+                let why = format!("the store was restored from a backup: {why}, of {}", watched.name());
+                self.restart_reason.send_replace(Some(why));
+            }
             if !watched.synced {
                 watched.synced = true;
                 core.graph.enqueue_unknown(kind);
@@ -156,8 +159,8 @@ impl Shared {
     ///
     /// # Errors
     ///
-    /// A resourceVersion is no number.
-    pub fn events(&self, kind: KindId, events: &[WatchEvent]) -> Result<(), InvalidVersion> {
+    /// An event has no resourceVersion.
+    pub fn events(&self, kind: KindId, events: &[WatchEvent]) -> Result<(), WireError> {
         self.with(|core| {
             self.record_answer(core);
             let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
@@ -166,11 +169,11 @@ impl Shared {
             watched.last_event = Some(Instant::now());
             for event in events {
                 let version = match event {
-                    WatchEvent::Applied(object) | WatchEvent::Deleted(object) => &object.version,
-                    WatchEvent::Bookmark { version, .. } => version,
+                    WatchEvent::Applied(object) | WatchEvent::Deleted(object) => object.version,
+                    WatchEvent::Bookmark { version } => *version,
                     WatchEvent::Error(..) => continue,
                 };
-                let version = parse_version(version)?;
+                let version = required(version)?;
                 if self.is_restore(watched, version) {
                     return Ok(());
                 }
@@ -186,34 +189,16 @@ impl Shared {
         })
     }
 
-    /// The highest resourceVersion that the watch of this core resource has reported.
-    pub fn progress_of(&self, plural: &str) -> u64 {
-        let core = self.lock();
-        let mut all = core.sync_state.watched.values();
-        let found = all.find(|it| it.group.is_empty() && it.resource.plural == plural);
-        found.map_or(0, |watched| watched.progress)
-    }
-
-    /// Checks the resourceVersion of a consistent list against `before`, the highest one known when the list was sent.
-    pub fn check_store_version(&self, plural: &str, version: u64, before: u64) {
-        if version < before {
-            self.report_restore(plural, version, before);
-        }
-    }
-
     /// Whether `version` is lower than the last one: the store was restored from a backup, and the graph may be wrong.
     fn is_restore(&self, watched: &WatchedKind, version: u64) -> bool {
         let is_older = version < watched.progress;
         if is_older {
-            self.report_restore(&watched.name(), version, watched.progress);
+            let (name, before) = (watched.name(), watched.progress);
+            let why =
+                format!("the store was restored from a backup: {name} show resourceVersion {version} after {before}");
+            self.restart_reason.send_replace(Some(why));
         }
         is_older
-    }
-
-    fn report_restore(&self, plural: &str, version: u64, before: u64) {
-        let why =
-            format!("the store was restored from a backup: {plural} show resourceVersion {version} after {before}");
-        self.restart_reason.send_replace(Some(why));
     }
 
     /// Records that a watch is open; `is_early` if the one before it ended early.
@@ -263,19 +248,23 @@ impl Shared {
 
     /// Ends a pause of the engine: the API server answers.
     fn record_answer(&self, core: &mut Core) {
-        if std::mem::take(&mut core.has_outage) {
+        if core.outage.is_present() {
+            core.outage = Outage::default();
             self.wake.notify_one();
         }
     }
 
     /// The last resourceVersion of a kind's watch, if there is one.
-    pub fn last_version(&self, kind: KindId) -> Option<String> {
+    pub fn last_version(&self, kind: KindId) -> Option<u64> {
         let core = self.lock();
         let progress = core.sync_state.watched.get(&kind)?.progress;
-        (progress > 0).then(|| progress.to_string())
+        (progress > 0).then_some(progress)
     }
 }
 
-fn parse_version(version: &str) -> Result<u64, InvalidVersion> {
-    version.parse().map_err(|_| InvalidVersion::Version(version.to_owned()))
+fn required(version: u64) -> Result<u64, WireError> {
+    match version {
+        0 => Err(WireError::Version(String::new())),
+        version => Ok(version),
+    }
 }

@@ -1,157 +1,111 @@
-//! Logs the collector's progress: when all kinds are synced, which kinds cannot be watched, and each large cascade of
-//! deletions.
+//! Logs the collector's progress: when all kinds are synced, and which kinds cannot be watched.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{census::Census, counts::Counts, failing_kinds::FailingKinds, shared::Shared};
+use super::{kinds::KindId, shared::Shared, sync_state::SyncState};
+use crate::words::some_of;
 
 /// Interval between two updates.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// A cascade ends after this time without a write.
-const QUIET_PERIOD: Duration = Duration::from_secs(5);
-/// Minimum number of objects of a cascade that is logged.
-const MIN_OBJECTS: u64 = 100;
-
-/// Number of writes since the collector's start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Writes {
-    /// Objects deleted.
-    pub deleted: u64,
-    /// Objects that lost owner references.
-    pub references_dropped: u64,
-}
-
-/// A finished cascade.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Summary {
-    /// Writes of the cascade.
-    pub writes: Writes,
-    /// Its duration.
-    pub duration: Duration,
-}
-
-/// Detects cascades of deletions.
-#[derive(Debug)]
-pub struct Cascade {
-    /// Start of the current cascade, and the number of writes before it.
-    started: Option<(Instant, Writes)>,
-    last: Writes,
-    changed: Instant,
-    updated: Instant,
-}
-
-// === impl Cascade ===
-
-impl Cascade {
-    /// No cascade has started.
-    pub fn new(now: Instant) -> Self {
-        Self {
-            started: None,
-            last: Writes::default(),
-            changed: now,
-            updated: now,
-        }
-    }
-
-    /// Updates with the current number of writes and whether the queue is empty. Returns a cascade that has finished.
-    pub fn update(&mut self, writes: Writes, is_idle: bool, now: Instant) -> Option<Summary> {
-        let before = std::mem::replace(&mut self.updated, now);
-        if writes != self.last {
-            self.started.get_or_insert((before, self.last));
-            (self.last, self.changed) = (writes, now);
-            return None;
-        }
-        if !is_idle || now < self.changed + QUIET_PERIOD {
-            return None;
-        }
-        let (started, before) = self.started.take()?;
-        let writes = Writes {
-            deleted: writes.deleted - before.deleted,
-            references_dropped: writes.references_dropped - before.references_dropped,
-        };
-        let duration = self.changed.saturating_duration_since(started);
-        (writes.deleted + writes.references_dropped >= MIN_OBJECTS).then_some(Summary { writes, duration })
-    }
-}
-
-// === impl Writes ===
-
-impl Writes {
-    fn from_counts(counts: &Counts) -> Self {
-        Self {
-            deleted: counts.deleted,
-            references_dropped: counts.references_dropped,
-        }
-    }
-}
+/// Delay before a failure is logged, so that others can join it: kinds that fail for one reason, such as a lost connection, share a
+/// line.
+const LOG_DELAY: Duration = Duration::from_secs(2);
 
 /// Runs until it is dropped.
 pub async fn log_progress(shared: Arc<Shared>) {
     let started = Instant::now();
-    let mut cascade = Cascade::new(started);
-    let mut failing_kinds = FailingKinds::default();
-    let mut census = Census::default();
+    let mut failing = BTreeSet::new();
     let mut synced = false;
     loop {
         sleep(INTERVAL).await;
         let now = Instant::now();
         let mut core = shared.lock();
-        if let Some(tally) = census.advance(&core.graph, now) {
-            core.tally = tally;
-        }
-        let depth = core.queue.depth();
-        let writes = Writes::from_counts(&core.counts);
+        core.forget_finished_deletions();
         let is_newly_synced = !synced && core.sync_state.unsynced_reason(now).is_none();
         let (kinds, (linked, isolated)) = (core.sync_state.watched.len(), core.graph.len());
-        let lines = failing_kinds.update(&core.sync_state, now);
+        let had_failed = !failing.is_empty();
+        let new_failures = update_failing(&mut failing, &core.sync_state, now);
         drop(core);
-        for line in lines {
-            line.log();
+        if let Some((names, error)) = new_failures {
+            let (kinds, resources) = (names.len(), some_of(names));
+            tracing::warn!(
+                kinds,
+                resources,
+                error,
+                "Kinds cannot be watched; will retry (error of the first)"
+            );
+        } else if had_failed && failing.is_empty() {
+            tracing::info!("All kinds are watched again");
         }
         if is_newly_synced {
             synced = true;
             let seconds = now.saturating_duration_since(started).as_secs();
             tracing::info!(kinds, linked, isolated, seconds, "All kinds are synced");
         }
-        if let Some(Summary { writes, duration }) = cascade.update(writes, depth.ready + depth.busy == 0, now) {
-            let (deleted, released, seconds) = (writes.deleted, writes.references_dropped, duration.as_secs_f64());
-            tracing::info!(deleted, released, seconds, "Cascade finished");
-        }
     }
+}
+
+/// Updates the kinds that are logged as failing. Returns the names of the new ones, and the error of the first.
+fn update_failing(
+    failing: &mut BTreeSet<KindId>,
+    sync_state: &SyncState,
+    now: Instant,
+) -> Option<(Vec<String>, String)> {
+    let failures = sync_state.watched.iter();
+    let failures = failures.filter_map(|(&id, it)| Some((id, it.name(), it.failure(now)?)));
+    let failures: Vec<_> = failures.collect();
+    failing.retain(|id| failures.iter().any(|(failed, ..)| failed == id));
+    let new: Vec<_> = failures.into_iter().filter(|(id, ..)| !failing.contains(id)).collect();
+    let first = new.iter().min_by_key(|(.., failure)| failure.since)?.2;
+    if now < first.since + LOG_DELAY {
+        return None;
+    }
+    failing.extend(new.iter().map(|(id, ..)| *id));
+    Some((new.into_iter().map(|(_, name, _)| name).collect(), first.text.clone()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::collector::{
+        graph::Graph,
+        kinds::{Resource, Scope},
+        sync_state::{WatchFailure, WatchedKind},
+    };
 
-    /// The logged cascades, by deletions in each second. The queue is empty from second `busy_until` on.
-    fn logged(deleted: &[u64], busy_until: usize) -> Vec<(u64, u64)> {
-        let start = Instant::now();
-        let mut cascade = Cascade::new(start);
-        let mut logged = Vec::new();
-        for (second, &deleted) in deleted.iter().enumerate() {
-            let writes = Writes {
-                deleted,
-                references_dropped: 0,
+    #[tokio::test(start_paused = true)]
+    async fn kinds_that_fail_together_are_logged_together_and_a_short_failure_is_not() {
+        let now = Instant::now();
+        let at = |millis| now + Duration::from_millis(millis);
+        let (mut graph, mut sync_state, mut failing) = (Graph::default(), SyncState::default(), BTreeSet::new());
+        for number in 0..57 {
+            let resource = Resource {
+                plural: format!("kinds{number}"),
+                version: "v1".to_owned(),
+                scope: Scope::Namespaced,
+                short_names: Vec::new(),
             };
-            let now = start + Duration::from_secs(second as u64 + 1);
-            if let Some(summary) = cascade.update(writes, second >= busy_until, now) {
-                logged.push((summary.writes.deleted, summary.duration.as_secs()));
-            }
+            let mut watched = WatchedKind::new("", resource, 1);
+            watched.failure = Some(WatchFailure {
+                text: format!("error {number}"),
+                reason: "unreachable".to_owned(),
+                unreadable: None,
+                is_listed: false,
+                since: at(number * 20),
+            });
+            let id = graph.kinds.id("", &format!("Kind{number}")).unwrap();
+            sync_state.watched.insert(id, watched);
         }
-        logged
-    }
-
-    #[test]
-    fn a_large_cascade_is_logged_once_and_a_small_one_never() {
-        let rest = |count: u64| vec![count; 8];
-        assert_eq!(logged(&[vec![0, 50, 90], rest(120)].concat(), 0), [(120, 3)]);
-        assert_eq!(logged(&[vec![0, 50], rest(99)].concat(), 0), []);
-        // Two cascades; the second does not include the first.
-        assert_eq!(logged(&[rest(200), rest(450)].concat(), 0), [(200, 1), (250, 1)]);
-        // A cascade continues while the queue has items.
-        assert_eq!(logged(&[rest(200), rest(450)].concat(), 9), [(450, 9)]);
+        assert_eq!(update_failing(&mut failing, &sync_state, at(1500)), None);
+        let (names, error) = update_failing(&mut failing, &sync_state, at(2500)).unwrap();
+        assert_eq!((names.len(), &*error), (57, "error 0"));
+        assert_eq!(update_failing(&mut failing, &sync_state, at(9000)), None);
+        for watched in sync_state.watched.values_mut() {
+            watched.failure = None;
+        }
+        assert_eq!(update_failing(&mut failing, &sync_state, at(10_000)), None);
+        assert!(failing.is_empty());
     }
 }

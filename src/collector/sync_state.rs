@@ -8,13 +8,13 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    discovery::path_of,
+    discovery::{FailedGroup, path_of},
     kinds::{KindId, Resource, Scope},
     names::qualified_name,
 };
 use crate::{
     api::{ApiError, LastReceived, escape},
-    words::{format_count, some_of},
+    words::some_of,
 };
 
 /// For so long a watch that was opened after a failure may still deliver what was missed.
@@ -38,12 +38,11 @@ const UNREPRESENTABLE: &str = "the UID, name or namespace of an object cannot be
 /// The watched kinds, the last discovery, and everything that keeps the collector from being synced.
 #[derive(Debug)]
 pub struct SyncState {
-    /// The kinds that are watched.
     pub watched: BTreeMap<KindId, WatchedKind>,
     /// Why discovery was never answered, and since when; `None` once it was.
     discovery_error: Option<(String, Instant)>,
-    /// Groups whose kinds discovery has never reported completely.
-    unknown_groups: BTreeMap<String, UnknownGroup>,
+    /// Groups whose kinds discovery has never reported completely, and since when.
+    unknown_groups: BTreeMap<String, (FailedGroup, Instant)>,
     /// Groups and versions of aggregated API servers, by their APIServices. Only failing ones are looked up.
     pub aggregated: BTreeSet<(String, String)>,
     /// Kinds with objects whose UID, namespace or name cannot be represented.
@@ -54,12 +53,10 @@ pub struct SyncState {
     pub needs_discovery: bool,
 }
 
-/// Watch status of a kind.
 #[derive(Debug)]
 pub struct WatchedKind {
     /// Its group, empty for the core group.
     pub group: String,
-    /// Where it is served.
     pub resource: Resource,
     /// Start of its monitor.
     pub started: Instant,
@@ -75,7 +72,6 @@ pub struct WatchedKind {
     pub(super) failure: Option<WatchFailure>,
 }
 
-/// A watch that is open.
 #[derive(Debug)]
 struct OpenWatch {
     /// Of its connection.
@@ -89,11 +85,7 @@ struct OpenWatch {
 pub enum FinalizerHold {
     /// Since the finalizer could be removed, no discovery has started, or no sign of life has come from a watch. The next
     /// discovery brings both.
-    Unconfirmed {
-        /// What is missing.
-        why: String,
-    },
-    /// A kind is not synced.
+    Unconfirmed { why: String },
     NotSynced {
         /// Which kinds, and why.
         why: String,
@@ -113,34 +105,16 @@ pub enum GcFinalizer {
 }
 
 /// A source of unknown objects.
-struct UnknownSource<'a> {
-    source: Source<'a>,
+struct UnknownSource {
+    /// A kind, or kinds that are not known by name, and why.
+    what: String,
     since: Instant,
     /// Foreground deletions wait for it no longer than [`AGGREGATED_HOLD`].
     is_limited: bool,
 }
 
-enum Source<'a> {
-    /// All kinds.
-    AllKinds(&'a str),
-    /// A group whose kinds are unknown.
-    Group(&'a str, &'a UnknownGroup),
-    /// A kind.
-    Kind(KindId, &'a WatchedKind),
-}
-
-/// A group whose kinds are unknown.
-#[derive(Debug)]
-struct UnknownGroup {
-    why: String,
-    versions: Vec<String>,
-    since: Instant,
-}
-
-/// Failure of a list or watch.
 #[derive(Debug)]
 pub struct WatchFailure {
-    /// The last error.
     pub text: String,
     /// Its class, equal for all kinds that fail for the same reason.
     pub reason: String,
@@ -148,7 +122,6 @@ pub struct WatchFailure {
     pub unreadable: Option<String>,
     /// A list was complete since.
     pub is_listed: bool,
-    /// Time of the first failure.
     pub since: Instant,
 }
 
@@ -176,19 +149,19 @@ impl SyncState {
         }
     }
 
-    /// Records an answer of discovery. `groups` never had all their kinds reported: name, versions and reason of each.
+    /// Records an answer of discovery. `groups` never had all their kinds reported.
     pub fn set_unknown_groups<'a>(
         &mut self,
-        groups: impl Iterator<Item = (&'a str, Vec<String>, String)>,
+        groups: impl Iterator<Item = (&'a String, &'a FailedGroup)>,
         now: Instant,
     ) {
         self.discovery_error = None;
-        let mut before = std::mem::take(&mut self.unknown_groups);
-        for (group, versions, why) in groups {
-            let since = before.remove(group).map_or(now, |known| known.since);
-            self.unknown_groups
-                .insert(group.to_owned(), UnknownGroup { why, versions, since });
-        }
+        let before = std::mem::take(&mut self.unknown_groups);
+        let groups = groups.map(|(name, group)| {
+            let since = before.get(name).map_or(now, |(_, since)| *since);
+            (name.clone(), (group.clone(), since))
+        });
+        self.unknown_groups = groups.collect();
     }
 
     /// Records a discovery that started at `started` and reported every kind. New kinds are watched already.
@@ -204,13 +177,13 @@ impl SyncState {
         removable_since: Option<Instant>,
         now: Instant,
     ) -> Option<FinalizerHold> {
-        let is_delay = |it: &UnknownSource<'_>| it.is_limited && finalizer == GcFinalizer::Foreground;
-        let is_expired = |it: &UnknownSource<'_>| is_delay(it) && now >= it.since + AGGREGATED_HOLD;
-        let unknown_sources: Vec<UnknownSource<'_>> = self.unknown_sources(now).filter(|it| !is_expired(it)).collect();
+        let is_delay = |it: &UnknownSource| it.is_limited && finalizer == GcFinalizer::Foreground;
+        let is_expired = |it: &UnknownSource| is_delay(it) && now >= it.since + AGGREGATED_HOLD;
+        let unknown_sources: Vec<UnknownSource> = self.unknown_sources(now).filter(|it| !is_expired(it)).collect();
         if !unknown_sources.is_empty() {
             return Some(FinalizerHold::NotSynced {
                 is_limited: unknown_sources.iter().all(is_delay),
-                why: self.describe(&unknown_sources, now)?,
+                why: format!("not synced: {}", describe(unknown_sources)?),
             });
         }
         let why = self.unconfirmed_reason(removable_since?, now)?;
@@ -237,13 +210,12 @@ impl SyncState {
 
     /// Which kinds are not synced, and why; `None` if all are.
     pub fn unsynced_reason(&self, now: Instant) -> Option<String> {
-        let unknown_sources: Vec<UnknownSource<'_>> = self.unknown_sources(now).collect();
-        self.describe(&unknown_sources, now)
+        describe(self.unknown_sources(now).collect())
     }
 
     /// Failing groups and versions without the core group. They may be aggregated.
     pub fn failing_groups(&self, now: Instant) -> BTreeSet<(String, String)> {
-        let unknown = self.unknown_groups.iter().flat_map(|(group, it)| {
+        let unknown = self.unknown_groups.iter().flat_map(|(group, (it, _))| {
             let versions = it.versions.iter();
             versions.map(|version| (group.clone(), version.clone()))
         });
@@ -257,24 +229,29 @@ impl SyncState {
         unknown.chain(kinds).filter(|(group, _)| !group.is_empty()).collect()
     }
 
-    /// All sources of unknown objects.
-    fn unknown_sources(&self, now: Instant) -> impl Iterator<Item = UnknownSource<'_>> {
+    fn unknown_sources(&self, now: Instant) -> impl Iterator<Item = UnknownSource> {
         let all_kinds = self.discovery_error.as_ref().map(|(why, since)| UnknownSource {
-            source: Source::AllKinds(why),
+            what: why.clone(),
             since: *since,
             is_limited: false,
         });
-        let groups = self.unknown_groups.iter().map(|(group, it)| UnknownSource {
-            source: Source::Group(group, it),
-            since: it.since,
+        let groups = self.unknown_groups.iter().map(|(group, (it, since))| UnknownSource {
+            what: format!("the kinds of {group}: {}", it.why),
+            since: *since,
             is_limited: !it.versions.is_empty() && it.versions.iter().all(|version| self.is_aggregated(group, version)),
         });
-        let kinds = self.watched.iter().filter_map(move |(&id, it)| {
-            let unrepresentable = self.unrepresentable.contains(&id).then_some(it.started);
+        let kinds = self.watched.iter().filter_map(move |(id, it)| {
+            let is_unrepresentable = self.unrepresentable.contains(id);
+            let since = it.unsynced_since(now).or(is_unrepresentable.then_some(it.started))?;
+            let name = it.name();
             Some(UnknownSource {
-                source: Source::Kind(id, it),
-                since: it.unsynced_since(now).or(unrepresentable)?,
-                is_limited: unrepresentable.is_none()
+                what: match it.failure(now) {
+                    Some(failure) => format!("{name} ({})", failure.summary()),
+                    None if is_unrepresentable => format!("{name} ({UNREPRESENTABLE})"),
+                    None => name,
+                },
+                since,
+                is_limited: !is_unrepresentable
                     && (self.is_aggregated(&it.group, &it.resource.version) || it.cannot_be_read(now)),
             })
         });
@@ -285,28 +262,11 @@ impl SyncState {
     pub fn is_aggregated(&self, group: &str, version: &str) -> bool {
         self.aggregated.contains(&(group.to_owned(), version.to_owned()))
     }
+}
 
-    fn describe(&self, unknown_sources: &[UnknownSource<'_>], now: Instant) -> Option<String> {
-        let (mut kinds, mut others) = (Vec::new(), Vec::new());
-        for it in unknown_sources {
-            match it.source {
-                Source::AllKinds(why) => others.push(why.to_owned()),
-                Source::Group(group, UnknownGroup { why, .. }) => {
-                    others.push(format!("the kinds of {group} are unknown: {why}"));
-                }
-                Source::Kind(id, watched) => kinds.push(match watched.failure(now) {
-                    Some(failure) => format!("{} ({})", watched.name(), failure.summary()),
-                    None if self.unrepresentable.contains(&id) => format!("{} ({UNREPRESENTABLE})", watched.name()),
-                    None => watched.name(),
-                }),
-            }
-        }
-        if kinds.is_empty() {
-            return others.into_iter().next();
-        }
-        let many = format_count(kinds.len() as u64, "kind");
-        Some(format!("{many} not synced: {}", some_of(kinds)))
-    }
+/// Text about these sources; `None` if there are none.
+fn describe(unknown_sources: Vec<UnknownSource>) -> Option<String> {
+    (!unknown_sources.is_empty()).then(|| some_of(unknown_sources.into_iter().map(|it| it.what)))
 }
 
 // === impl WatchFailure ===
@@ -382,7 +342,7 @@ impl WatchedKind {
         self.failure = Some(WatchFailure {
             unreadable: unreadable_key(&text),
             text,
-            reason: error.short_reason(),
+            reason: error.short_reason().into_owned(),
             since: before.unwrap_or(now),
             is_listed: false,
         });
@@ -432,7 +392,6 @@ impl WatchedKind {
         has_failed
     }
 
-    /// Records that the watch is no longer open.
     pub fn close_watch(&mut self, now: Instant) {
         if self.failure(now).is_none() {
             self.failure = None;

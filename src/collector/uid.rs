@@ -1,8 +1,10 @@
 //! UIDs in 16 bytes: a million of them are in memory.
 
-use std::{fmt, hash::BuildHasher as _};
+use std::fmt;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::DefaultHashBuilder;
+use indexmap::IndexSet;
+use uuid::Uuid;
 
 /// A UUID, or the index of another text in [`InternedUids`]. UUIDs have a version from 1 to 8; indexes have a 0 in that
 /// place.
@@ -13,20 +15,13 @@ pub struct Uid([u8; 16]);
 /// so their number and length are limited.
 #[derive(Debug, Default)]
 pub struct InternedUids {
-    texts: Vec<Box<str>>,
-    indexes: HashTable<u32>,
-    hasher: DefaultHashBuilder,
+    texts: IndexSet<Box<str>, DefaultHashBuilder>,
 }
-
-/// Positions of the hyphens.
-const HYPHENS: [usize; 4] = [8, 13, 18, 23];
-const LENGTH: usize = 36;
 
 /// Maximum length of a UID that is no UUID.
 const MAX_LENGTH: usize = 128;
 /// Maximum number of entries before references get no new ones. Existing objects may use the rest.
 const MAX_REFERENCED: usize = 100_000;
-/// Maximum number of entries.
 const MAX_ENTRIES: usize = 1_000_000;
 
 // === impl Uid ===
@@ -37,41 +32,14 @@ impl Uid {
 
     /// Parses a UUID as Kubernetes writes it: 36 characters in lower case. `None` for any other text.
     pub fn parse(text: &str) -> Option<Self> {
-        let bytes = text.as_bytes();
-        if bytes.len() != LENGTH {
-            return None;
-        }
-        let mut value = 0u128;
-        for (index, &byte) in bytes.iter().enumerate() {
-            let digit = match byte {
-                b'-' if HYPHENS.contains(&index) => continue,
-                _ if HYPHENS.contains(&index) => return None,
-                b'0'..=b'9' => byte - b'0',
-                b'a'..=b'f' => byte - b'a' + 10,
-                _ => return None,
-            };
-            value = value << 4 | u128::from(digit);
-        }
-        let uid = Self(value.to_be_bytes());
-        uid.is_uuid().then_some(uid)
+        let uuid = Uuid::try_parse(text).ok()?;
+        let is_canonical = uuid.hyphenated().encode_lower(&mut Uuid::encode_buffer()) == text;
+        let uid = Self(uuid.into_bytes());
+        (is_canonical && uid.is_uuid()).then_some(uid)
     }
 
-    fn interned(index: u32) -> Self {
-        Self(u128::from(index).to_be_bytes())
-    }
-
-    /// Formats a UUID. It is called several times per request, so it does not use `fmt`.
-    fn text(self) -> [u8; LENGTH] {
-        const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let value = u128::from_be_bytes(self.0);
-        let (mut text, mut left) = ([b'-'; LENGTH], 32);
-        for (index, letter) in text.iter_mut().enumerate() {
-            if !HYPHENS.contains(&index) {
-                left -= 1;
-                *letter = DIGITS[(value >> (4 * left)) as usize & 0xf];
-            }
-        }
-        text
+    fn interned(index: usize) -> Self {
+        Self((index as u128).to_be_bytes())
     }
 
     fn is_uuid(self) -> bool {
@@ -81,7 +49,7 @@ impl Uid {
 
 impl fmt::Debug for Uid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(std::str::from_utf8(&self.text()).unwrap_or_default())
+        fmt::Display::fmt(&Uuid::from_bytes(self.0), f)
     }
 }
 
@@ -108,28 +76,21 @@ impl InternedUids {
         if known.is_some() || self.texts.len() >= max || text.len() > MAX_LENGTH || is_damaged(text) {
             return known;
         }
-        let index = u32::try_from(self.texts.len()).ok()?;
-        self.texts.push(text.into());
-        let (texts, hasher) = (&self.texts, &self.hasher);
-        let hash = |index: &u32| hasher.hash_one(&*texts[*index as usize]);
-        self.indexes.insert_unique(hasher.hash_one(text), index, hash);
+        let (index, _) = self.texts.insert_full(text.into());
         Some(Uid::interned(index))
     }
 
     /// The UID with this text, if it is known.
     pub fn known(&self, text: &str) -> Option<Uid> {
-        let matches = |index: &u32| *self.texts[*index as usize] == *text;
-        let interned = || self.indexes.find(self.hasher.hash_one(text), matches);
-        Uid::parse(text).or_else(|| interned().map(|&index| Uid::interned(index)))
+        Uid::parse(text).or_else(|| self.texts.get_index_of(text).map(Uid::interned))
     }
 
-    /// Its text.
     pub fn text(&self, uid: Uid) -> String {
         if uid.is_uuid() {
             return format!("{uid:?}");
         }
         let index = usize::try_from(u128::from_be_bytes(uid.0)).ok();
-        let text = index.and_then(|index| self.texts.get(index));
+        let text = index.and_then(|index| self.texts.get_index(index));
         text.map(ToString::to_string).unwrap_or_default()
     }
 }

@@ -1,14 +1,19 @@
 //! Decodes answers of the API server chunk by chunk. A protobuf list is decoded one object at a time.
 
-use bytes::BytesMut;
+use bytes::{Buf as _, Bytes, BytesMut};
+use serde::Deserialize as _;
 
+use self::types::MAX_OBJECT;
 use super::graph::Observed;
 
-mod event;
 mod json;
 mod protobuf;
+mod types;
 
-pub use self::event::{PageEnd, WatchEvent, WireError};
+pub use self::{
+    protobuf::ListReader,
+    types::{PageEnd, WatchEvent, WireError},
+};
 
 /// `Accept` header of a list: protobuf; JSON for servers without protobuf.
 pub const LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
@@ -22,22 +27,18 @@ const MAX_PAGE: usize = 256 << 20;
 
 /// Decodes a page of a list from chunks of any size.
 #[derive(Debug)]
-pub struct PageReader(Page);
-
-#[derive(Debug)]
-enum Page {
-    Protobuf(protobuf::PageReader),
+pub enum PageReader {
+    /// Decodes object by object.
+    Protobuf(ListReader),
+    /// The page so far.
     Json(BytesMut),
 }
 
 /// Decodes a watch from chunks of any size.
 #[derive(Debug)]
-pub struct WatchReader(Watch);
-
-#[derive(Debug)]
-enum Watch {
-    Protobuf(protobuf::WatchReader),
-    Json(json::Lines),
+pub struct WatchReader {
+    is_protobuf: bool,
+    buffer: BytesMut,
 }
 
 // === impl PageReader ===
@@ -45,19 +46,19 @@ enum Watch {
 impl PageReader {
     /// A reader of protobuf or JSON.
     pub fn new(is_protobuf: bool) -> Self {
-        Self(if is_protobuf {
-            Page::Protobuf(protobuf::PageReader::default())
+        if is_protobuf {
+            Self::Protobuf(ListReader::default())
         } else {
-            Page::Json(BytesMut::new())
-        })
+            Self::Json(BytesMut::new())
+        }
     }
 
     /// Decodes a chunk; calls `each` for every object that it completes.
     pub fn read(&mut self, chunk: &[u8], each: impl FnMut(Observed)) -> Result<(), WireError> {
-        match &mut self.0 {
-            Page::Protobuf(page) => page.read(chunk, each),
-            Page::Json(page) if page.len() + chunk.len() > MAX_PAGE => Err(WireError::TooLarge(page.len())),
-            Page::Json(page) => {
+        match self {
+            Self::Protobuf(page) => page.read(chunk, each),
+            Self::Json(page) if page.len() + chunk.len() > MAX_PAGE => Err(WireError::TooLarge(page.len())),
+            Self::Json(page) => {
                 page.extend_from_slice(chunk);
                 Ok(())
             }
@@ -70,9 +71,9 @@ impl PageReader {
     ///
     /// The page is incomplete or malformed.
     pub fn finish(self, each: impl FnMut(Observed)) -> Result<PageEnd, WireError> {
-        match self.0 {
-            Page::Protobuf(page) => page.finish(),
-            Page::Json(page) => json::page(&page, each),
+        match self {
+            Self::Protobuf(page) => page.finish(),
+            Self::Json(page) => json::page(&page, each),
         }
     }
 }
@@ -82,23 +83,47 @@ impl PageReader {
 impl WatchReader {
     /// A reader of protobuf or JSON.
     pub fn new(is_protobuf: bool) -> Self {
-        Self(if is_protobuf {
-            Watch::Protobuf(protobuf::WatchReader::default())
-        } else {
-            Watch::Json(json::Lines::default())
-        })
+        Self {
+            is_protobuf,
+            buffer: BytesMut::new(),
+        }
     }
 
     /// Decodes a chunk; returns the events that it completes.
     pub fn read(&mut self, chunk: &[u8]) -> Result<Vec<WatchEvent>, WireError> {
-        match &mut self.0 {
-            Watch::Protobuf(watch) => watch.read(chunk),
-            Watch::Json(lines) => lines.read(chunk),
+        self.buffer.extend_from_slice(chunk);
+        let mut events = Vec::new();
+        while let Some(frame) = self.take_frame()? {
+            if self.is_protobuf {
+                events.push(protobuf::event(frame)?);
+            } else if !frame.trim_ascii().is_empty() {
+                events.push(json::event(&frame)?);
+            }
         }
+        Ok(events)
+    }
+
+    /// The bytes of the next event: after their length in protobuf, a line in JSON.
+    fn take_frame(&mut self) -> Result<Option<Bytes>, WireError> {
+        let (head, length) = if self.is_protobuf {
+            let head = self.buffer.first_chunk::<4>();
+            (4, head.map_or(0, |head| u32::from_be_bytes(*head) as usize))
+        } else {
+            let end = self.buffer.iter().position(|&byte| byte == b'\n');
+            (0, end.map_or(self.buffer.len() + 1, |end| end + 1))
+        };
+        if length > MAX_OBJECT {
+            return Err(WireError::TooLarge(length));
+        }
+        if self.buffer.len() < head + length {
+            return Ok(None);
+        }
+        self.buffer.advance(head);
+        Ok(Some(self.buffer.split_to(length).freeze()))
     }
 }
 
 /// Decodes one object from parsed JSON.
 pub fn object(value: &serde_json::Value) -> Result<Observed, WireError> {
-    json::value(value)
+    types::observed(types::meta::PartialObjectMetadata::deserialize(value)?)
 }

@@ -1,4 +1,4 @@
-//! Recognizes the kind of a configuration file, so that a swapped file is reported by its kind.
+//! Configuration files: their kind, so that a swapped file is reported by it, and errors about them.
 
 use std::{fmt, fs, io::Read as _, path::Path};
 
@@ -53,6 +53,16 @@ impl fmt::Display for DocumentKind {
             (false, version) => write!(f, "a {} ({version})", self.kind),
         }
     }
+}
+
+/// Whether the path provably does not exist.
+pub(super) fn is_absent(path: &Path) -> bool {
+    matches!(path.try_exists(), Ok(false))
+}
+
+/// The first line of an error. YAML errors quote the source in further lines.
+pub(super) fn first_line(error: &dyn fmt::Display) -> String {
+    error.to_string().lines().next().unwrap_or_default().to_owned()
 }
 
 #[cfg(test)]

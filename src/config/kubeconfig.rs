@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{document::DocumentKind, files::is_absent};
+use super::document::{DocumentKind, is_absent};
 use crate::{
     api::kubeconfig::{credential_files, read_kubeconfig},
     model::problem::Problem,
@@ -14,7 +14,7 @@ const EXAMPLES: &str =
 
 pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube::Config, PathBuf), Problem> {
     let Some(path) = path else {
-        return Err(Problem::not_given(
+        return Err(Problem::configuration(
             format!(
                 "{flag} is missing: neither a running kubelet nor the files of a known distribution were found on this node"
             ),
@@ -27,7 +27,10 @@ pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube:
     let config = read_kubeconfig(path).await;
     let kind = DocumentKind::of_file(path).filter(|kind| !kind.is_kubeconfig());
     if let Some(kind) = kind {
-        return Err(other_kind(flag, path, &kind));
+        return Err(Problem::configuration(
+            format!("{flag} {}: this file is {kind}, not a kubeconfig", path.display()),
+            &format!("set {flag} to a kubeconfig, {EXAMPLES}"),
+        ));
     }
     let config = config.map_err(|error| {
         Problem::configuration(
@@ -37,17 +40,4 @@ pub(super) async fn kubeconfig(flag: &str, path: Option<&Path>) -> Result<(kube:
         .absent(credential_files(path).iter().any(|file| is_absent(file)))
     })?;
     Ok((config, path.to_owned()))
-}
-
-/// The file is another kind of document.
-fn other_kind(flag: &str, path: &Path, kind: &DocumentKind) -> Problem {
-    let remedy = if kind.is_kubelet_configuration() && flag == "--kubeconfig" {
-        format!("set --kubelet-config to this file, and {flag} to the kubelet's kubeconfig, {EXAMPLES}")
-    } else {
-        format!("set {flag} to a kubeconfig, {EXAMPLES}")
-    };
-    Problem::configuration(
-        format!("{flag} {}: this file is {kind}, not a kubeconfig", path.display()),
-        &remedy,
-    )
 }

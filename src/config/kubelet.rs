@@ -9,10 +9,7 @@ use std::{
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{
-    document::{DocumentKind, KUBELET_CONFIGURATION},
-    files::{first_line, is_absent},
-};
+use super::document::{DocumentKind, KUBELET_CONFIGURATION, first_line, is_absent};
 use crate::{model::problem::Problem, node::kubelet_process::flags::KubeletFlags};
 
 /// The only version of KubeletConfiguration.
@@ -22,7 +19,6 @@ pub(super) const KUBELET_CONFIG_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct KubeletConfiguration {
-    pub cgroup_driver: Option<String>,
     pub cgroup_root: Option<String>,
     #[serde(rename = "cgroupsPerQOS")]
     cgroups_per_qos: Option<bool>,
@@ -41,7 +37,6 @@ impl KubeletConfiguration {
     /// Applies the kubelet's flags, which override the configuration (cmd/kubelet/app/server.go: kubeletConfigFlagPrecedence).
     #[must_use]
     pub fn with_flags(mut self, start: &KubeletFlags) -> Self {
-        self.cgroup_driver = start.cgroup_driver.clone().or(self.cgroup_driver);
         let root = start.cgroup_root.clone().filter(|root| is_cgroup_root(root));
         self.cgroup_root = root.or(self.cgroup_root);
         self.healthz_bind_address = start.healthz_bind_address.or(self.healthz_bind_address);
@@ -57,10 +52,8 @@ impl KubeletConfiguration {
             any if any.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
             addr => addr,
         };
-        match self.healthz_port.unwrap_or(port) {
-            0 => None,
-            port => Some((addr, port).into()),
-        }
+        let port = self.healthz_port.unwrap_or(port);
+        (port != 0).then(|| (addr, port).into())
     }
 }
 
@@ -69,15 +62,9 @@ impl KubeletConfiguration {
 /// # Errors
 /// When a file cannot be read, is not a KubeletConfiguration, or has a value that the agent does not support.
 pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> Result<KubeletConfiguration, Problem> {
-    let path_argument = |path: Option<&Path>| path.map_or_else(String::new, |path| format!(" {}", path.display()));
-    let flags = match dir {
-        None => format!("--kubelet-config{}", path_argument(path)),
-        Some(_) => format!(
-            "--kubelet-config{} with --kubelet-config-dir{}",
-            path_argument(path),
-            path_argument(dir)
-        ),
-    };
+    let text = |path: Option<&Path>| path.map_or_else(String::new, |path| format!(" {}", path.display()));
+    let of_dir = dir.map_or_else(String::new, |_| format!(" with --kubelet-config-dir{}", text(dir)));
+    let flags = format!("--kubelet-config{}{of_dir}", text(path));
     let problem = |why: String| {
         Problem::configuration(
             format!("{flags}: {why}"),
@@ -87,29 +74,19 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
     };
     let read = |path: &Path| {
         document(path).map_err(|why| {
-            let why = if dir.is_some() {
-                format!("{}: {why}", path.display())
-            } else {
-                why
-            };
-            if DocumentKind::of_file(path).is_some_and(|kind| kind.is_kubeconfig()) {
-                return kubeconfig_given(&flags, &why);
-            }
-            problem(why).absent(is_absent(path))
+            let of_file = dir.map_or_else(String::new, |_| format!("{}: ", path.display()));
+            problem(of_file + &why).absent(is_absent(path))
         })
     };
     let mut merged = path.map_or_else(|| Ok(Value::Object(Map::new())), read)?;
-    let drop_ins = match dir.map(drop_ins).transpose() {
-        Ok(drop_ins) => drop_ins.unwrap_or_default(),
-        Err(error) => return Err(problem(error.to_string()).absent(dir.is_some_and(is_absent))),
-    };
-    for drop_in in drop_ins {
+    let drop_ins = dir.map(drop_ins).transpose();
+    let drop_ins = drop_ins.map_err(|error| problem(error.to_string()).absent(dir.is_some_and(is_absent)))?;
+    for drop_in in drop_ins.into_iter().flatten() {
         merge(&mut merged, read(&drop_in)?);
     }
     let mut config: KubeletConfiguration =
         serde_json::from_value(merged).map_err(|error| problem(first_line(&error)))?;
     // The kubelet treats an empty value as its default.
-    config.cgroup_driver.take_if(|driver| driver.is_empty());
     config.cgroup_root.take_if(|root| root.is_empty());
     config.pod_logs_dir.take_if(|dir| dir.as_os_str().is_empty());
     config
@@ -121,11 +98,6 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
             "set cgroupsPerQOS: true in the kubelet's configuration, which is its default: this agent cannot work on such a node",
         ));
     }
-    if let Some(driver) = config.cgroup_driver.as_deref()
-        && !matches!(driver, "cgroupfs" | "systemd")
-    {
-        return Err(problem(format!("cgroupDriver is {driver:?}, not cgroupfs or systemd")));
-    }
     if config.pod_logs_dir.as_ref().is_some_and(|dir| !dir.is_absolute()) {
         return Err(problem("podLogsDir is not an absolute path".to_owned()));
     }
@@ -135,14 +107,6 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
         )));
     }
     Ok(config)
-}
-
-/// The kubelet's credentials are given instead of its configuration.
-fn kubeconfig_given(flags: &str, why: &str) -> Problem {
-    Problem::configuration(
-        format!("{flags}: {why}"),
-        "set --kubeconfig to this file, and --kubelet-config to the kubelet's --config, such as /var/lib/kubelet/config.yaml",
-    )
 }
 
 /// Reads a KubeletConfiguration.

@@ -1,17 +1,12 @@
 //! Defaults of the flags: from the command line of the running kubelet, from the journal, or from the file layout of a known
 //! distribution.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-
-use super::kubelet::kubelet_configuration;
+use super::{document::DocumentKind, kubelet::kubelet_configuration};
 use crate::{
     cli::NodeFlags,
-    journal::peek,
+    journal::peek::{Peek, peek},
     node::{
         identity::Identity,
         kubelet_process::flags::{self, DEFAULT_ROOT, KubeletFlags},
@@ -99,7 +94,10 @@ pub fn complete_flags(flags: &NodeFlags, root: &Path, proc: &Path) -> NodeFlags 
         let mut files = [&start.kubeconfig, &start.config].into_iter().flatten();
         start.serves_node() && files.all(|path| path.exists())
     };
-    let recorded = || peek::kubelet(&flags.state_dir, &Identity::read(root)).filter(files_exist);
+    let recorded = || match peek(&flags.state_dir, &Identity::read(root)) {
+        Ok(Peek::Good(node)) => node.kubelet.filter(files_exist),
+        Ok(Peek::InUse | Peek::Unusable { .. }) | Err(_) => None,
+    };
     let found = || {
         flags::read_single_kubelet(proc)
             .filter(KubeletFlags::serves_node)
@@ -150,22 +148,10 @@ fn complete_with(flags: &NodeFlags, root: &Path, start: Option<KubeletFlags>) ->
 /// The layout of the node with this root file system: its kubeconfig and its configuration file exist and have the right kind.
 pub fn detect(root: &Path) -> Option<&'static Layout> {
     LAYOUTS.iter().find(|layout| {
-        let is_config = |path| kind(&below(root, path)).is_some_and(|kind| kind == "KubeletConfiguration");
-        let has_config = layout.config.is_none_or(is_config);
-        has_config && kind(&below(root, layout.kubeconfig)).is_some_and(|kind| kind == "Config")
+        let kind = |path| DocumentKind::of_file(&below(root, path));
+        let is_config = |path| kind(path).is_some_and(|kind| kind.is_kubelet_configuration());
+        layout.config.is_none_or(is_config) && kind(layout.kubeconfig).is_some_and(|kind| kind.is_kubeconfig())
     })
-}
-
-/// The `kind` of a YAML or JSON file.
-fn kind(path: &Path) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Document {
-        kind: String,
-    }
-    let text = fs::read_to_string(path).ok()?;
-    serde_saphyr::from_str::<Document>(&text)
-        .ok()
-        .map(|document| document.kind)
 }
 
 /// Makes an endpoint of a path.
@@ -187,6 +173,8 @@ fn is_same_path(one: &Path, other: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::{super::tests::flags, *};
 
     const KUBECONFIG: &str = "{kind: Config, apiVersion: v1}";
@@ -224,16 +212,17 @@ mod tests {
 
     #[test]
     fn known_distribution_needs_no_flag_and_its_drop_ins_apply() {
-        let driver = |name: &str| format!("{CONFIG}cgroupDriver: {name}\n");
-        let (systemd, cgroupfs) = (driver("systemd"), driver("cgroupfs"));
-        let json = r#"{"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "cgroupDriver": "systemd"}"#;
+        let root = |name: &str| format!("{CONFIG}cgroupRoot: {name}\n");
+        let (last, first) = (root("/last"), root("/first"));
+        let json =
+            r#"{"kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1", "cgroupRoot": "/last"}"#;
         let kubelet = "/var/lib/kubelet/kubeconfig";
         for (name, files, config, dir, runtime) in [
             (
                 "kubeadm",
                 vec![
                     ("/etc/kubernetes/kubelet.conf", KUBECONFIG),
-                    ("/var/lib/kubelet/config.yaml", &*systemd),
+                    ("/var/lib/kubelet/config.yaml", &*last),
                 ],
                 Some("/var/lib/kubelet/config.yaml"),
                 None,
@@ -243,7 +232,7 @@ mod tests {
                 "EKS",
                 vec![
                     (kubelet, KUBECONFIG),
-                    ("/etc/kubernetes/kubelet/config.json", &*cgroupfs),
+                    ("/etc/kubernetes/kubelet/config.json", &*first),
                     ("/etc/kubernetes/kubelet/config.json.d/40-nodeadm.conf", json),
                 ],
                 Some("/etc/kubernetes/kubelet/config.json"),
@@ -251,28 +240,8 @@ mod tests {
                 CONTAINERD,
             ),
             (
-                "EKS on Amazon Linux 2",
-                vec![
-                    (kubelet, KUBECONFIG),
-                    ("/etc/kubernetes/kubelet/kubelet-config.json", json),
-                ],
-                Some("/etc/kubernetes/kubelet/kubelet-config.json"),
-                None,
-                CONTAINERD,
-            ),
-            (
-                "GKE",
-                vec![
-                    (kubelet, KUBECONFIG),
-                    ("/home/kubernetes/kubelet-config.yaml", &*systemd),
-                ],
-                Some("/home/kubernetes/kubelet-config.yaml"),
-                None,
-                CONTAINERD,
-            ),
-            (
                 "OpenShift",
-                vec![(kubelet, KUBECONFIG), ("/etc/kubernetes/kubelet.conf", &*systemd)],
+                vec![(kubelet, KUBECONFIG), ("/etc/kubernetes/kubelet.conf", &*last)],
                 Some("/etc/kubernetes/kubelet.conf"),
                 None,
                 "/run/crio/crio.sock",
@@ -290,19 +259,6 @@ mod tests {
                 Some("/var/lib/rancher/k3s/agent/etc/kubelet.conf.d"),
                 K3S,
             ),
-            (
-                "RKE2",
-                vec![
-                    ("/var/lib/rancher/rke2/agent/kubelet.kubeconfig", KUBECONFIG),
-                    (
-                        "/var/lib/rancher/rke2/agent/etc/kubelet.conf.d/00-rke2-defaults.conf",
-                        json,
-                    ),
-                ],
-                None,
-                Some("/var/lib/rancher/rke2/agent/etc/kubelet.conf.d"),
-                K3S,
-            ),
         ] {
             let machine = Machine::with(&files);
             let layout = detect(machine.0.path()).unwrap();
@@ -310,7 +266,7 @@ mod tests {
             let all = machine.complete(&[]);
             let configured =
                 kubelet_configuration(all.kubelet_config.as_deref(), all.kubelet_config_dir.as_deref()).unwrap();
-            assert_eq!(configured.cgroup_driver.as_deref(), Some("systemd"), "{name}");
+            assert_eq!(configured.cgroup_root.as_deref(), Some("/last"), "{name}");
             assert_eq!(
                 machine.below(all.kubeconfig).as_deref(),
                 Some(layout.kubeconfig),
@@ -365,7 +321,7 @@ mod tests {
         };
         let journal = crate::journal::Journal::open(&machine.0.path().join("state"), &Identity::read(machine.0.path()));
         let journal = journal.unwrap();
-        journal.set_kubelet(start.clone());
+        journal.change_node(|node| node.kubelet = Some(start.clone()));
         journal.durable().await.unwrap();
         assert_eq!(
             machine.complete(&[]).kubelet_start,

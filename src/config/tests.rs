@@ -5,6 +5,7 @@ use crate::{
     api::kubeconfig::{credential_files, read_kubeconfig},
     cli::{Cli, Verb},
     model::problem::ProblemKind,
+    node::{kubelet_process::flags::KubeletFlags, unmounts::ForceUnmount},
 };
 
 pub(super) fn flags(args: &[&str]) -> NodeFlags {
@@ -15,72 +16,11 @@ pub(super) fn flags(args: &[&str]) -> NodeFlags {
     }
 }
 
-#[tokio::test]
-async fn all_problems_are_reported_at_once_with_setting_and_remedy() {
-    let dir = tempfile::tempdir().unwrap();
-    let plain = dir.path().join("plain");
-    std::fs::write(&plain, "nothing").unwrap();
-    let plain = plain.to_str().unwrap();
-    let endpoint = format!("unix://{plain}");
-    let state = format!("{plain}/state");
-    let problems = validate(&flags(&[
-        "--kubeconfig",
-        "/nowhere/kubeconfig",
-        "--node-name",
-        "UPPER",
-        "--cri-endpoint",
-        &endpoint,
-        "--kubelet-root",
-        "/nowhere/kubelet",
-        "--kubelet-config",
-        plain,
-        "--cgroup-root",
-        "../x",
-        "--state-dir",
-        &state,
-        "--shutdown-timeout",
-        "20",
-    ]))
-    .await
-    .unwrap_err();
-    for thing in [
-        "--kubeconfig /nowhere/kubeconfig",
-        "--node-name",
-        "is not a socket",
-        "--kubelet-root",
-        "--kubelet-config",
-        "--cgroup-root",
-        "--state-dir",
-        "--shutdown-timeout 20",
-    ] {
-        assert!(
-            problems.iter().any(|problem| problem.what.contains(thing)),
-            "{thing} is missing in {problems:#?}"
-        );
-    }
-    assert!(
-        problems
-            .iter()
-            .all(|problem| !problem.remedy.is_empty() && !problem.to_string().contains('\n')),
-        "{problems:#?}"
-    );
-}
-
 #[test]
 fn forced_unmount_is_off_by_default() {
-    assert_eq!(flags(&[]).force_unmount, ForceUnmountFlag::Never);
+    assert_eq!(flags(&[]).force_unmount, ForceUnmount::Never);
     let changed = flags(&["--force-unmount", "dead-server"]);
-    assert_eq!(changed.force_unmount, ForceUnmountFlag::DeadServer);
-}
-
-#[test]
-fn duration_needs_a_unit() {
-    assert!(duration("--x", "20").is_err());
-    assert!(duration("--x", "").is_err());
-    assert!(duration("--x", "0").is_err());
-    assert!(duration("--x", "584554531y").is_err());
-    assert_eq!(duration("--x", "0s").unwrap(), Duration::ZERO);
-    assert_eq!(duration("--x", "1500ms").unwrap(), Duration::from_millis(1500));
+    assert_eq!(changed.force_unmount, ForceUnmount::DeadServer);
 }
 
 #[test]
@@ -105,9 +45,8 @@ fn credential_files_are_the_kubeconfig_and_the_files_that_it_names() {
 fn kubelet_configuration_is_used() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("config.yaml");
-    std::fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: cgroupfs\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
+    std::fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupRoot: /kubelet\npodLogsDir: /logs\nextra: {a: 1}\n").unwrap();
     let config = kubelet_configuration(Some(&file), None).unwrap();
-    assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
     assert_eq!(cgroup_root(None, Some(&config)).unwrap(), "/kubelet");
     assert_eq!(
         cgroup_root(Some("/mine"), Some(&config)).unwrap(),
@@ -130,15 +69,12 @@ fn drop_ins_are_merged_like_in_the_kubelet() {
         .unwrap();
     };
     let (file, drop_ins) = (dir.path().join("config"), dir.path().join("config.d"));
-    write(
-        "config",
-        "cgroupDriver: cgroupfs\ncgroupRoot: /base\npodLogsDir: /base\nhealthzPort: 1\n",
-    );
+    write("config", "cgroupRoot: /base\npodLogsDir: /base\nhealthzPort: 1\n");
     // Sorted by name, with subdirectories; only *.conf.
     write("config.d/20-last.conf", "healthzPort: 4\n");
     write(
         "config.d/10-dir/99.conf",
-        "healthzPort: 3\ncgroupDriver: systemd\ncontainerRuntimeEndpoint: /run/x.sock\n",
+        "healthzPort: 3\ncontainerRuntimeEndpoint: /run/x.sock\n",
     );
     write(
         "config.d/05-first.conf",
@@ -148,24 +84,18 @@ fn drop_ins_are_merged_like_in_the_kubelet() {
     let read = || kubelet_configuration(Some(&file), Some(&drop_ins));
     let config = read().unwrap();
     assert_eq!(config.healthz(), Some(([127, 0, 0, 2], 4).into()));
-    assert_eq!(config.cgroup_driver.as_deref(), Some("systemd"));
     assert_eq!(config.cgroup_root, None, "null removes it");
     assert_eq!(config.pod_logs_dir.as_deref(), Some(Path::new("/base")));
     assert_eq!(config.container_runtime_endpoint.as_deref(), Some("/run/x.sock"));
     let alone = kubelet_configuration(None, Some(&drop_ins)).unwrap();
-    assert_eq!(
-        (alone.cgroup_driver.as_deref(), alone.pod_logs_dir),
-        (Some("systemd"), None)
-    );
+    assert_eq!(alone.pod_logs_dir, None);
     // The kubelet's flags override it.
     let start = KubeletFlags {
-        cgroup_driver: Some("cgroupfs".to_owned()),
         healthz_port: Some(7),
         ..KubeletFlags::default()
     };
     let config = config.with_flags(&start);
     assert_eq!(config.healthz(), Some(([127, 0, 0, 2], 7).into()));
-    assert_eq!(config.cgroup_driver.as_deref(), Some("cgroupfs"));
 
     for text in ["", "kind: Pod\n"] {
         std::fs::write(drop_ins.join("40-wrong.conf"), text).unwrap();
@@ -180,7 +110,7 @@ fn drop_ins_are_merged_like_in_the_kubelet() {
     // The kubelet does not follow a symlink to the directory.
     std::os::unix::fs::symlink(&drop_ins, dir.path().join("link")).unwrap();
     let config = kubelet_configuration(None, Some(&dir.path().join("link"))).unwrap();
-    assert_eq!(config.cgroup_driver, None);
+    assert_eq!(config.healthz(), kubelet_configuration(None, None).unwrap().healthz());
 }
 
 #[test]
@@ -209,11 +139,8 @@ fn only_a_kubelet_configuration_is_accepted_and_empty_values_are_defaults() {
         kubelet_configuration(Some(&file), None).map_err(|problem| problem.to_string())
     };
     let head = format!("apiVersion: {KUBELET_CONFIG_VERSION}\nkind: KubeletConfiguration\n");
-    let empty = read(&format!("{head}cgroupDriver: ''\ncgroupRoot: ''\npodLogsDir: ''\n")).unwrap();
-    assert_eq!(
-        (empty.cgroup_driver, empty.cgroup_root, empty.pod_logs_dir),
-        (None, None, None)
-    );
+    let empty = read(&format!("{head}cgroupRoot: ''\npodLogsDir: ''\n")).unwrap();
+    assert_eq!((empty.cgroup_root, empty.pod_logs_dir), (None, None));
     for (text, why) in [
         ("", "this file has no kind"),
         ("foo: bar\n", "this file has no kind"),
@@ -226,7 +153,6 @@ fn only_a_kubelet_configuration_is_accepted_and_empty_values_are_defaults() {
             "v9",
         ),
         (&format!("{head}cgroupRoot: ../../x\n"), "cgroupRoot ../../x"),
-        (&format!("{head}cgroupDriver: bogus\n"), "cgroupDriver is \"bogus\""),
     ] {
         let error = read(text).unwrap_err();
         assert!(

@@ -1,22 +1,23 @@
 //! Sends events to the API server, one after another, with retries.
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use tokio::{
-    sync::{Mutex, mpsc},
+    sync::{
+        Mutex,
+        mpsc::{self, error::TrySendError},
+    },
     time::{Instant, sleep},
 };
 
 use crate::{
-    api::{ApiError, EventWrite},
+    api::{ApiError, ErrorKind, EventWrite},
     counters::Counters,
     model::event::Reason,
 };
 
-/// Events that the sender takes from the queue at once, so that an event that fails does not block the others.
-const MAX_TAKEN: usize = 256;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const MAX_PAUSE: Duration = Duration::from_secs(15);
 /// The API server keeps events for this long (`--event-ttl`). Older ones are dropped.
@@ -25,7 +26,7 @@ const EVENT_TTL: Duration = Duration::from_secs(3600);
 /// Sends a request to the API server.
 pub type SendEvent = Arc<dyn Fn(EventWrite) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
 
-/// A queued event.
+/// A queued event. Each that is dropped unsent is counted and logged.
 #[derive(Debug)]
 pub(super) struct QueuedEvent {
     pub namespace: Arc<str>,
@@ -40,83 +41,41 @@ pub(super) struct QueuedEvent {
     pub message: String,
     pub recorded_at: Instant,
     pub was_tried: bool,
+    pub counters: Arc<Counters>,
+    /// Why it is unsent; `None` when it is sent.
+    pub unsent: Option<String>,
 }
 
 // === impl QueuedEvent ===
 
 impl QueuedEvent {
+    fn log(&self, what: &'static str, why: &str) {
+        tracing::warn!(
+            error = why,
+            uid = self.uid,
+            namespace = &*self.namespace,
+            name = &*self.name,
+            reason = %self.reason,
+            // Not as `message`: that is the field of the log line's text.
+            event_message = self.message,
+            "{what}"
+        );
+    }
+
     fn request(&self) -> EventWrite {
-        let namespace = Arc::clone(&self.namespace);
-        match &self.patch {
-            None => EventWrite::Create {
-                namespace,
-                body: self.create.clone(),
-            },
-            Some(body) => EventWrite::Patch {
-                namespace,
-                name: Arc::clone(&self.name),
-                body: body.clone(),
-            },
+        EventWrite {
+            namespace: Arc::clone(&self.namespace),
+            repeated: self.patch.is_some().then(|| Arc::clone(&self.name)),
+            body: self.patch.as_ref().unwrap_or(&self.create).clone(),
         }
     }
 }
 
-/// Events that are not sent yet. They survive a panic of the sender.
-pub(super) struct Unsent {
-    queues: Mutex<(mpsc::Receiver<QueuedEvent>, VecDeque<QueuedEvent>)>,
-    counters: Arc<Counters>,
-}
-
-// === impl Unsent ===
-
-impl Unsent {
-    pub fn new(waiting: mpsc::Receiver<QueuedEvent>, counters: Arc<Counters>) -> Self {
-        Self {
-            queues: Mutex::new((waiting, VecDeque::new())),
-            counters,
-        }
-    }
-}
-
-impl Drop for Unsent {
-    /// Counts and logs the events that are not sent.
+impl Drop for QueuedEvent {
     fn drop(&mut self) {
-        let (waiting, taken) = self.queues.get_mut();
-        let unsent = waiting.len() + taken.len();
-        if unsent > 0 {
-            tracing::warn!(
-                events = unsent,
-                "Events were not sent before the agent stopped; dropped"
-            );
-            for _ in 0..unsent {
-                self.counters.event_dropped();
-            }
-        }
-    }
-}
-
-/// A request in progress. If it is interrupted, its event is dropped.
-struct Attempt<'a> {
-    event: Option<QueuedEvent>,
-    counters: &'a Counters,
-}
-
-// === impl Attempt ===
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        if let Some(event) = &self.event {
-            let (reason, event_message) = (event.reason.as_str(), &event.message);
-            let (uid, namespace, name) = (&event.uid, &*event.namespace, &*event.name);
-            self.counters.event_dropped();
-            tracing::warn!(
-                uid,
-                namespace,
-                name,
-                reason,
-                event_message,
-                "Event is dropped: its request was interrupted"
-            );
+        if let Some(why) = &self.unsent {
+            self.counters.count(|counts| counts.events_dropped += 1);
+            self.log("Event is dropped", why);
         }
     }
 }
@@ -134,76 +93,60 @@ enum RetryDecision {
     Requeue,
 }
 
-pub(super) async fn send_all(send_event: SendEvent, unsent: Arc<Unsent>, counters: Arc<Counters>) {
-    let mut unsent = unsent.queues.lock().await;
-    let (waiting, taken) = &mut *unsent;
-    let mut pause = FIRST_PAUSE;
+/// Sends the events of `waiting`. `queue` is its other end; weak, because the sender ends with the recorders.
+pub(super) async fn send_all(
+    send_event: SendEvent,
+    waiting: Arc<Mutex<mpsc::Receiver<QueuedEvent>>>,
+    queue: mpsc::WeakSender<QueuedEvent>,
+) {
+    let mut waiting = waiting.lock().await;
+    let (mut retried, mut pause) = (None, FIRST_PAUSE);
     loop {
-        while taken.len() < MAX_TAKEN
-            && let Ok(event) = waiting.try_recv()
-        {
-            taken.push_back(event);
-        }
-        let event = match taken.pop_front() {
+        let event = match retried.take() {
             Some(event) => Some(event),
             None => waiting.recv().await,
         };
-        let Some(event) = event else { return };
-        let request = event.request();
-        let mut attempt = Attempt {
-            event: Some(event),
-            counters: &counters,
-        };
-        let result = send_event(request).await;
-        let Some(mut event) = attempt.event.take() else { return };
-        let Err(error) = result else {
+        let Some(mut event) = event else { return };
+        let Err(error) = send_event(event.request()).await else {
+            event.unsent = None;
             pause = FIRST_PAUSE;
             continue;
         };
         if error.code() == Some(404) && event.patch.take().is_some() {
             // The API server has deleted the event: create it again.
-            taken.push_front(event);
+            retried = Some(event);
             continue;
         }
-        // Not as `message`: that is the field of the log line's text.
-        let (reason, event_message) = (event.reason.as_str(), &event.message);
-        let (uid, namespace, name) = (&event.uid, &*event.namespace, &*event.name);
         let decision = decide_retry(&error, event.recorded_at.elapsed());
-        match decision {
-            RetryDecision::Done => continue,
-            RetryDecision::Drop => {
-                counters.event_dropped();
-                tracing::warn!(%error, uid, namespace, name, reason, event_message, "Event is dropped");
-                continue;
-            }
-            RetryDecision::Backoff | RetryDecision::Requeue if event.was_tried => {}
-            RetryDecision::Backoff | RetryDecision::Requeue => {
-                tracing::warn!(%error, uid, namespace, name, reason, event_message, "Event cannot be sent; will retry");
-            }
+        let why = error.to_string();
+        let is_retried = matches!(decision, RetryDecision::Backoff | RetryDecision::Requeue);
+        if is_retried && !std::mem::replace(&mut event.was_tried, true) {
+            event.log("Event cannot be sent; will retry", &why);
         }
-        event.was_tried = true;
-        if decision == RetryDecision::Backoff {
-            taken.push_front(event);
-        } else {
-            taken.push_back(event);
-        }
+        event.unsent = (decision != RetryDecision::Done).then_some(why);
+        retried = match (decision, queue.upgrade()) {
+            (RetryDecision::Done | RetryDecision::Drop, _) => continue,
+            // Behind the others, unless the queue is full.
+            (RetryDecision::Requeue, Some(queue)) => queue.try_send(event).err().map(TrySendError::into_inner),
+            (RetryDecision::Requeue | RetryDecision::Backoff, _) => Some(event),
+        };
         sleep(error.retry_after().unwrap_or(pause)).await;
         pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
 fn decide_retry(error: &ApiError, age: Duration) -> RetryDecision {
-    match error {
-        ApiError::Refused { code: 409, .. } => RetryDecision::Done,
+    match error.kind {
+        ErrorKind::Refused { code: 409, .. } => RetryDecision::Done,
         _ if age > EVENT_TTL => RetryDecision::Drop,
-        ApiError::Unreachable { .. }
-        | ApiError::UnverifiedServer { .. }
-        | ApiError::Timeout { .. }
-        | ApiError::Blocked { .. }
-        | ApiError::Refused { code: 401 | 429, .. } => RetryDecision::Backoff,
+        ErrorKind::Unreachable { .. }
+        | ErrorKind::UnverifiedServer(_)
+        | ErrorKind::Timeout(_)
+        | ErrorKind::Blocked(_)
+        | ErrorKind::Refused { code: 401 | 429, .. } => RetryDecision::Backoff,
         // It may be a webhook for one namespace only.
-        ApiError::Refused { code: 500.., .. } => RetryDecision::Requeue,
-        ApiError::Refused { .. } | ApiError::Unreadable { .. } => RetryDecision::Drop,
+        ErrorKind::Refused { code: 500.., .. } => RetryDecision::Requeue,
+        ErrorKind::Refused { .. } | ErrorKind::Unreadable(_) => RetryDecision::Drop,
     }
 }
 
@@ -213,20 +156,18 @@ mod tests {
     use crate::events::{Events, Involved};
 
     #[tokio::test(start_paused = true)]
-    async fn panic_while_sending_an_event_loses_no_other_event() {
+    async fn panic_while_sending_an_event_loses_no_other_event_and_counts_it() {
+        let counters = Arc::<Counters>::default();
         let (sent, mut received) = mpsc::unbounded_channel();
         let send_event: SendEvent = Arc::new(move |event| {
             let sent = sent.clone();
             Box::pin(async move {
-                let EventWrite::Create { body, .. } = event else {
-                    unreachable!("no event was created before")
-                };
-                assert!(!body.windows(4).any(|part| part == b"evil"), "as it should");
+                assert!(!event.body.windows(4).any(|part| part == b"evil"), "as it should");
                 sent.send(()).ok();
                 Ok(())
             })
         });
-        let (events, sender) = Events::new(send_event, "node", Arc::default());
+        let (events, sender) = Events::new(send_event, "node", Arc::clone(&counters));
         for name in ["good", "evil", "also-good"] {
             events.record(&about(name), Reason::Killing, "message");
         }
@@ -234,6 +175,7 @@ mod tests {
         sender.await;
         assert!(received.recv().await.is_some() && received.recv().await.is_some());
         assert!(received.recv().await.is_none());
+        assert_eq!(counters.counts().events_dropped, 1);
     }
 
     #[tokio::test]
@@ -249,6 +191,7 @@ mod tests {
         events.record(&about("late"), Reason::Killing, "message");
         sender.abort();
         assert!(sender.await.unwrap_err().is_cancelled());
+        // Whether the server has the first one is not known.
         assert_eq!(counters.counts().events_dropped, 3);
     }
 
@@ -263,25 +206,19 @@ mod tests {
     }
 
     fn refused(code: u16) -> ApiError {
-        ApiError::Refused {
-            verb: "POST",
-            path: String::new(),
-            code,
-            reason: String::new(),
-            message: String::new(),
-            retry_after: None,
-            about: None,
-        }
+        ApiError::refused("POST", "", code, None, b"")
     }
 
     #[test]
     fn event_is_dropped_when_it_is_rejected_permanently_or_too_old() {
-        let unreachable = ApiError::Unreachable {
-            verb: "POST",
-            path: String::new(),
-            cause: String::new(),
-            is_certificate_invalid: false,
-        };
+        let unreachable = ApiError::new(
+            "POST",
+            "",
+            ErrorKind::Unreachable {
+                cause: String::new(),
+                is_certificate_invalid: false,
+            },
+        );
         let young = Duration::from_secs(3000);
         assert_eq!(decide_retry(&unreachable, young), RetryDecision::Backoff);
         for (code, expected) in [

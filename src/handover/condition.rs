@@ -4,11 +4,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, NodeCondition};
 use serde_json::{Value, json};
 
-use super::{
-    report::{FailingKubelet, RoleReport},
+use super::report::RoleReport;
+use crate::model::{
+    event::Reason,
     role::{RoleName, StandbyReasonName},
 };
-use crate::model::event::Reason;
 
 /// Type of the condition.
 pub const CONDITION_TYPE: &str = "PodTeardownActive";
@@ -24,8 +24,6 @@ pub struct RoleCondition {
     pub reason: &'static str,
     /// Message for the user.
     pub message: String,
-    /// What changes too often for a condition: it is only sent with the next change or repetition.
-    pub detail: Option<String>,
 }
 
 // === impl RoleCondition ===
@@ -34,83 +32,48 @@ impl RoleCondition {
     /// The condition of an agent with this role (`None` with `--mode always`), and with this reason why it may not act. A user has
     /// `paused` it, or not. The message says why the kubelet does not work, if its unit shows that.
     pub fn new(role: Option<&RoleReport>, blocked: Option<&str>, paused: Option<&str>) -> Self {
-        let may_act = role.is_none_or(|role| role.role == RoleName::Active || role.between_starts_of().is_some());
-        let mut condition = match paused {
-            Some(paused) if may_act => Self::blocked(paused),
-            _ => Self::of_role(role, blocked),
+        // A kubelet that starts again and again is one state: neither a start nor an exit of its process changes it.
+        let is_failing = role.is_some_and(|role| role.between_starts_of().is_some());
+        let (status, reason, mut message) = match role {
+            Some(RoleReport { role: RoleName::Observing, message, .. }) => {
+                let message = message.as_deref().unwrap_or("it touches nothing");
+                ("False", "Observing", format!("pod-teardown only observes: {message}"))
+            }
+            Some(standby) if standby.role == RoleName::Standby && !is_failing => {
+                let unprobed = ("KubeletUnknown", "the kubelet was not probed yet");
+                let (reason, text) = standby.reason.map_or(unprobed, StandbyReasonName::in_condition);
+                let expired = standby.message.as_deref().filter(|_| standby.certificate_expired.is_some());
+                let text = expired.unwrap_or(text);
+                ("False", reason, format!("pod-teardown is on standby: {text}"))
+            }
+            role => match (paused.or(blocked.filter(|_| !is_failing)), role) {
+                (Some(why), _) => ("False", "Blocked", format!("pod-teardown may not act: {why}")),
+                (None, Some(_)) if is_failing => (
+                    "True",
+                    "KubeletFailing",
+                    "the kubelet starts again and again and never works: pod-teardown terminates the deleted pods of this node \
+                     between its starts"
+                        .to_owned(),
+                ),
+                (None, Some(_)) => (
+                    "True",
+                    "KubeletDown",
+                    "the kubelet is down: pod-teardown terminates the deleted pods of this node".to_owned(),
+                ),
+                (None, None) => (
+                    "True",
+                    "NoKubelet",
+                    "this node has no kubelet: pod-teardown terminates its deleted pods".to_owned(),
+                ),
+            },
         };
         if let Some(unit) = role.and_then(|role| role.kubelet_unit.as_ref()) {
-            condition.message = format!("{}; {}", condition.message, unit.summary());
+            message = format!("{message}; {}", unit.summary());
         }
-        condition
-    }
-
-    fn blocked(why: &str) -> Self {
-        Self {
-            status: "False",
-            reason: "Blocked",
-            message: format!("pod-teardown may not act: {why}"),
-            detail: None,
-        }
-    }
-
-    fn of_role(role: Option<&RoleReport>, blocked: Option<&str>) -> Self {
-        if let Some(role) = role.filter(|role| role.role == RoleName::Observing) {
-            let message = role.message.as_deref().unwrap_or("it touches nothing");
-            return Self {
-                status: "False",
-                reason: "Observing",
-                message: format!("pod-teardown only observes: {message}"),
-                detail: None,
-            };
-        }
-        // One state: neither a start nor an end of the kubelet's process changes it.
-        if let Some(failing) = role.and_then(RoleReport::between_starts_of) {
-            let FailingKubelet { starts, since } = failing;
-            return Self {
-                status: "True",
-                reason: "KubeletFailing",
-                message: "the kubelet starts again and again and never works: pod-teardown terminates the deleted pods of this \
-                          node between its starts"
-                    .to_owned(),
-                detail: Some(format!("{starts} starts since {since:.0}")),
-            };
-        }
-        if let Some(expired) = role.and_then(|role| role.certificate_expired) {
-            return Self {
-                status: "False",
-                reason: "KubeletAlive",
-                message: format!(
-                    "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, and \
-                     pod-teardown leaves its pods to it"
-                ),
-                detail: None,
-            };
-        }
-        let standby = role.filter(|role| role.role == RoleName::Standby);
-        let (status, reason, message) = match (standby.map(|role| role.reason), blocked) {
-            (Some(reason), _) => {
-                let (reason, message) =
-                    reason.map_or(("KubeletUnknown", "the kubelet was not probed yet"), standby_reason);
-                ("False", reason, message.to_owned())
-            }
-            (None, Some(blocked)) => return Self::blocked(blocked),
-            (None, None) if role.is_some() => (
-                "True",
-                "KubeletDown",
-                "the kubelet is down: pod-teardown terminates the deleted pods of this node".to_owned(),
-            ),
-            (None, None) => (
-                "True",
-                "NoKubelet",
-                "this node has no kubelet: pod-teardown terminates its deleted pods".to_owned(),
-            ),
-        };
         Self {
             status,
             reason,
             message,
-            detail: None,
         }
     }
 
@@ -120,14 +83,7 @@ impl RoleCondition {
             status: "Unknown",
             reason: AGENT_STOPPED,
             message: "pod-teardown was stopped".to_owned(),
-            detail: None,
         }
-    }
-
-    /// The message with the detail.
-    pub fn text(&self) -> String {
-        let detail = self.detail.iter().map(|detail| format!("; {detail}"));
-        detail.fold(self.message.clone(), |text, detail| text + &detail)
     }
 
     /// A strategic merge patch of the Node's status, with the Node's UID as precondition.
@@ -136,7 +92,7 @@ impl RoleCondition {
             "type": CONDITION_TYPE,
             "status": self.status,
             "reason": self.reason,
-            "message": self.text(),
+            "message": self.message,
             "lastHeartbeatTime": now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         });
         // A patch without the time keeps the one in the API.
@@ -180,43 +136,13 @@ fn event_of(status: &str, reason: &str) -> Option<Reason> {
     }
 }
 
-/// Messages contain no duration: a condition is not written each second.
-fn standby_reason(reason: StandbyReasonName) -> (&'static str, &'static str) {
-    match reason {
-        StandbyReasonName::KubeletAlive => ("KubeletAlive", "the kubelet works: pod-teardown is on standby"),
-        StandbyReasonName::KubeletStarted => (
-            "KubeletStarted",
-            "a kubelet process exists, which has not worked so far: pod-teardown is on standby",
-        ),
-        StandbyReasonName::KubeletUnresponsive => (
-            "KubeletUnresponsive",
-            "the kubelet is unresponsive: neither it nor pod-teardown terminates pods; restart the kubelet or stop it",
-        ),
-        StandbyReasonName::KubeletElsewhere => (
-            "KubeletElsewhere",
-            "there is no kubelet process on this node, but healthz answers or the Lease is renewed: is another machine using \
-             this name?",
-        ),
-        StandbyReasonName::TakeoverPending => (
-            "TakeoverPending",
-            "the kubelet is down: pod-teardown takes over if it stays down",
-        ),
-        StandbyReasonName::NodeBooting => ("NodeBooting", "the node has just booted: its kubelet has time to start"),
-        StandbyReasonName::AgentRestarted => (
-            "AgentRestarted",
-            "pod-teardown was active before its restart, and waits for its probes of the kubelet",
-        ),
-        StandbyReasonName::KubeletUnknown => (
-            "KubeletUnknown",
-            "pod-teardown does not know yet whether a kubelet works",
-        ),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::kubelet_unit::{KubeletUnit, UnitExit};
+    use crate::{
+        handover::report::FailingKubelet,
+        model::kubelet_unit::{KubeletUnit, UnitExit},
+    };
 
     fn role(role: RoleName, reason: Option<StandbyReasonName>) -> RoleReport {
         RoleReport {
@@ -303,18 +229,7 @@ mod tests {
     #[test]
     fn each_standby_reason_has_its_own_reason_in_camel_case() {
         for reason in StandbyReasonName::ALL {
-            let kebab = reason.to_string();
-            let camel: String = kebab
-                .split('-')
-                .flat_map(|word| {
-                    word[..1]
-                        .to_uppercase()
-                        .chars()
-                        .chain(word[1..].chars())
-                        .collect::<Vec<_>>()
-                })
-                .collect();
-            assert_eq!(standby_reason(reason).0, camel);
+            assert_eq!(reason.in_condition().0, format!("{reason:?}"));
         }
     }
 

@@ -6,7 +6,7 @@ use tokio::time::timeout;
 
 use crate::node::{
     kubelet_process::{KubeletProcess, MatchReason},
-    systemd::{QueuedJob, Systemd},
+    systemd::Systemd,
 };
 
 /// Longer than the usual `TimeoutStopSec=` (90 s) and the SIGKILL after it.
@@ -35,7 +35,7 @@ pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String,
         ));
     };
     tracing::warn!(unit, %kubelet, "Kubelet does not work; its unit is stopped (--fence-kubelet)");
-    match timeout(LIMIT, systemd.stop_unit(&unit, QueuedJob::Keep)).await {
+    match timeout(LIMIT, systemd.stop_unit(&unit, "fail")).await {
         Ok(Ok(_)) => Ok(unit),
         Ok(Err(error)) => Err(format!("systemd does not stop {unit}: {error}")),
         Err(_) => {
@@ -63,25 +63,45 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn service_with_the_kubelet_as_main_process_is_stopped() {
-        let dir = tempfile::tempdir().unwrap();
-        let (systemd, asked) = bus(dir.path(), &[Behavior::Runs("kubelet.service", 42)]);
-        assert_eq!(stop(&systemd, &kubelet()).await, Ok("kubelet.service".to_owned()));
-        assert!(asked.lock().unwrap().contains(&"StopUnit".to_owned()));
-    }
-
-    #[tokio::test]
-    async fn service_that_waits_to_start_the_kubelet_again_is_stopped() {
-        for (last, is_stopped) in [(42, true), (41, false)] {
+    async fn only_the_service_whose_main_process_is_the_kubelet_is_stopped() {
+        const NO_SERVICE: &str = "not the main process of a systemd service";
+        let ours = kubelet();
+        let k3s = KubeletProcess {
+            is_wrapper: true,
+            ..kubelet()
+        };
+        let elsewhere = KubeletProcess {
+            why: MatchReason::SameNode,
+            ..kubelet()
+        };
+        let cases: [(&'static [Behavior], &KubeletProcess, Option<&str>); 8] = [
+            (&[Behavior::Runs("kubelet.service", 42)], &ours, None),
+            // It waits to start the kubelet again.
+            (&[Behavior::AutoRestarts("kubelet.service", 42)], &ours, None),
+            (
+                &[Behavior::AutoRestarts("kubelet.service", 41)],
+                &ours,
+                Some(NO_SERVICE),
+            ),
+            // A login session, another service that has started a kubelet, a container.
+            (&[Behavior::Runs("session-1.scope", 42)], &ours, Some(NO_SERVICE)),
+            (&[Behavior::Runs("nodeadm.service", 7)], &ours, Some(NO_SERVICE)),
+            (&[Behavior::NotLoaded], &ours, Some(NO_SERVICE)),
+            (&[Behavior::Runs("k3s.service", 42)], &k3s, Some("kubelet")),
+            (&[Behavior::Runs("kubelet.service", 42)], &elsewhere, Some("kubelet")),
+        ];
+        for (units, kubelet, refused) in cases {
             let dir = tempfile::tempdir().unwrap();
-            let behavior: &'static [Behavior] = match last {
-                42 => &[Behavior::AutoRestarts("kubelet.service", 42)],
-                _ => &[Behavior::AutoRestarts("kubelet.service", 41)],
-            };
-            let (systemd, asked) = bus(dir.path(), behavior);
-            assert_eq!(stop(&systemd, &kubelet()).await.is_ok(), is_stopped, "{last}");
-            let asked = asked.lock().unwrap();
-            assert_eq!(asked.contains(&"StopUnit".to_owned()), is_stopped);
+            let (systemd, asked) = bus(dir.path(), units);
+            match (stop(&systemd, kubelet).await, refused) {
+                (Ok(unit), None) => assert_eq!(unit, "kubelet.service"),
+                (Err(error), Some(why)) => {
+                    assert!(error.contains(why) && error.contains("stop it by hand"), "{error}");
+                }
+                (result, _) => panic!("{result:?}, {refused:?}"),
+            }
+            let is_stopped = asked.lock().unwrap().contains(&"StopUnit".to_owned());
+            assert_eq!(is_stopped, refused.is_none(), "{refused:?}");
         }
     }
 
@@ -91,41 +111,5 @@ mod tests {
         let (systemd, _) = bus(dir.path(), &[Behavior::Restarts("kubelet.service", 42)]);
         let error = stop(&systemd, &kubelet()).await.unwrap_err();
         assert!(error.contains("its restart is queued"), "{error}");
-    }
-
-    #[tokio::test]
-    async fn unit_or_process_that_is_not_only_a_kubelet_is_not_stopped() {
-        for (units, why) in [
-            // A login session, another service that has started a kubelet, a container.
-            (
-                &[Behavior::Runs("session-1.scope", 42)][..],
-                "not the main process of a systemd service",
-            ),
-            (
-                &[Behavior::Runs("nodeadm.service", 7)],
-                "not the main process of a systemd service",
-            ),
-            (&[Behavior::NotLoaded], "not the main process of a systemd service"),
-        ] {
-            let dir = tempfile::tempdir().unwrap();
-            let (systemd, asked) = bus(dir.path(), units);
-            let error = stop(&systemd, &kubelet()).await.unwrap_err();
-            assert!(error.contains(why) && error.contains("stop it by hand"), "{error}");
-            assert!(!asked.lock().unwrap().contains(&"StopUnit".to_owned()));
-        }
-        let dir = tempfile::tempdir().unwrap();
-        let (systemd, asked) = bus(dir.path(), &[Behavior::Runs("k3s.service", 42)]);
-        let k3s = KubeletProcess {
-            is_wrapper: true,
-            ..kubelet()
-        };
-        let elsewhere = KubeletProcess {
-            why: MatchReason::SameNode,
-            ..kubelet()
-        };
-        for other in [k3s, elsewhere] {
-            assert!(stop(&systemd, &other).await.unwrap_err().contains("stop it by hand"));
-        }
-        assert!(asked.lock().unwrap().is_empty());
     }
 }

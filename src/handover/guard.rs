@@ -1,453 +1,174 @@
-//! Whether this agent may act at all: the Node is the recorded one, and no kubelet works on its pods.
+//! Whether this agent may act at all: the one gate of all effects.
 //!
-//! Each effect checks the guard first. As long as a fact is unknown, the answer is no.
+//! Four parts answer it: the identity of the Node, the watch for kubelets with the role that follows from it, the work in progress
+//! with a handover, and the proof of absence. As long as a fact is unknown, the answer is no.
 
-use std::{
-    collections::BTreeSet,
-    ops::Range,
-    path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+use std::{sync::Arc, time::Duration};
+
+use futures::future::{BoxFuture, FutureExt as _};
+use serde::{Deserialize, Serialize};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
 };
-
-use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
-use tokio::{sync::Notify, time::Instant};
 
 use crate::{
-    api::{ApiClient, ApiError, Proof},
-    journal::{Journal, WatchState},
-    model::{pod::PodRef, problems},
+    journal::{Journal, JournalError},
+    model::blocked::Blocked,
     node::{
-        effects::{Effects, EffectsBlocked},
+        effects::{Effects, Gate},
         identity::Identity,
-        kubelet_process::{KubeletProcess, flags::ExpectedFlags},
-        process_events::ProcessEvents,
-        threads::Blocking,
     },
+    teardown::work::Work,
 };
 
-mod absence;
-mod activity;
-mod approve;
-mod gate;
+pub mod absence;
 pub mod holds;
-mod kubelet;
+pub mod identity;
+pub mod kubelet;
 mod kubelet_watch;
 mod pause;
-mod schedule;
-pub mod work;
 
-use absence::MissingPods;
-pub use absence::{ListComparison, UnlistedPods};
-use activity::Activity;
-pub use activity::KubeletFault;
-
-/// How often the highest resourceVersion is recorded. It changes with every pod; this is enough to detect a restored etcd.
-const RECORD_INTERVAL: Duration = Duration::from_secs(60);
-
-/// Taint of a Node that is lost: its pods are force-deleted and their volumes detached
-/// (<https://kubernetes.io/docs/concepts/cluster-administration/node-shutdown/#non-graceful-node-shutdown>).
-const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-
-/// Why an agent that only observes allows no effect, with the remedy.
-pub const ONLY_OBSERVES: &str = "this agent only observes (--mode observe, the default) and touches nothing: set \
-     POD_TEARDOWN_MODE=auto in /etc/default/pod-teardown, and restart the service";
-
-/// Why the guard of an agent on standby allows no effect, by the reason of its role.
-pub fn blocked_on_standby(reason: &str) -> String {
-    format!("standby: {reason}")
-}
+use absence::Absence;
+use holds::SafetyHold;
+use identity::NodeIdentity;
+use kubelet::{KubeletSearch, KubeletWatch};
 
 /// Cheap to clone; all clones share their state.
 #[derive(Clone)]
 pub struct Guard {
-    machine: Arc<Identity>,
-    journal: Journal,
-    proc: Arc<Path>,
-    blocking: Blocking,
-    /// Events about the processes in `proc`, if there are any.
-    process_events: Option<Arc<dyn ProcessEvents>>,
+    /// Whether the Node is the recorded one.
+    pub identity: Arc<NodeIdentity>,
+    /// The kubelet of this node, and the role of the agent.
+    pub kubelet: Arc<KubeletWatch>,
+    /// Work in progress.
+    pub work: Work,
+    /// Whether absence proves a deletion.
+    pub absence: Arc<Absence>,
+    /// The journal of this node.
+    pub journal: Journal,
     /// The agent only observes: no effect is ever allowed.
-    only_observes: bool,
-    /// Settings that the flags of a kubelet are compared with.
-    expected: Option<Arc<ExpectedFlags>>,
-    state: Arc<Mutex<GuardState>>,
-    /// A user has approved an item, and the pods have to be listed again.
-    approved: Arc<Notify>,
-    /// The agent has become active, or was resumed.
-    unblocked: Arc<Notify>,
-    /// The pause has begun, or ends at another time.
-    pause_changed: Arc<Notify>,
-    /// The process probe has to run now.
-    probe_requested: Arc<Notify>,
-    /// A process probe has run.
-    probed: Arc<Notify>,
-    /// No work is in progress.
-    idle: Arc<Notify>,
-    /// Work that waits to retry has to do so now.
-    retry_requested: Arc<Notify>,
-    /// Work in progress has to stop.
-    cancel: Arc<Notify>,
+    pub only_observes: bool,
+    /// An answer of the gate may have changed.
+    changed: Arc<Notify>,
 }
 
-#[derive(Debug)]
-struct GuardState {
-    identity: Result<(), IdentityMismatch>,
-    /// Since when `identity` has its value.
-    since: Timestamp,
-    /// The Node has the taint [`OUT_OF_SERVICE`].
-    is_out_of_service: bool,
-    /// The kubelet of the last process probe. `Err`: the probe failed.
-    kubelet: Result<Option<KubeletProcess>, String>,
-    /// Begin and end of the last process probe.
-    probed_during: Range<Instant>,
-    /// A kubelet that any probe has found since [`Guard::take_probes`] was last called.
-    seen: Option<KubeletProcess>,
-    /// The last kubelet that any probe has found.
-    last_kubelet: Option<KubeletProcess>,
-    /// The kubelet's pid when an answer of its healthz endpoint was last checked, and when that was.
-    answer_checked: Option<(i32, Instant)>,
-    activity: Activity,
-    watch_state: WatchState,
-    recorded_at: Option<Instant>,
-    /// resourceVersion of the last complete list.
-    listed: Option<u64>,
-    /// Known pods that the last complete list lacks.
-    missing: MissingPods,
-    /// Absence was approved before the first list, so the user has seen no number of missing pods. The first list is then not
-    /// excused.
-    approved_before_list: bool,
-    /// Pods of the API server in the runtime that this API server has never shown.
-    unlisted: MissingPods,
+/// The result of a handover.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct HandoverResult {
+    /// Work that had not reached a safe point at the timeout. The kubelet may repeat hooks and grace period of these pods.
+    pub in_progress: Vec<String>,
 }
 
-/// A node identity mismatch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct IdentityMismatch {
-    why: String,
-    /// UID of the Node, if only the UID differs from the recorded one.
-    other_uid: Option<String>,
+impl Gate for Guard {
+    fn check(&self) -> Result<(), Blocked> {
+        self.identity.check()?;
+        if self.only_observes {
+            return Err(Blocked::OnlyObserves);
+        }
+        self.kubelet.check()
+    }
+
+    fn check_new(&self) -> Result<(), Blocked> {
+        self.check()?;
+        if self.work.is_handed_over() {
+            return Err(Blocked::Handover);
+        }
+        self.check_not_paused()
+    }
+
+    fn check_retry(&self) -> Result<(), Blocked> {
+        self.check()?;
+        self.check_not_paused()
+    }
+
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        self.changed.notified().boxed()
+    }
 }
 
 // === impl Guard ===
 
 impl Guard {
-    /// A guard that blocks everything until the Node has been read. It detects kubelet processes in `proc`.
-    pub fn new(machine: Identity, journal: Journal, proc: PathBuf) -> Self {
-        let watch_state = journal.watch_state();
+    /// A guard that blocks everything until the Node has been read and kubelets were searched for.
+    pub fn new(machine: Identity, journal: Journal, search: KubeletSearch, only_observes: bool) -> Self {
+        let (work, changed) = (Work::default(), Arc::<Notify>::default());
         Self {
-            machine: Arc::new(machine),
+            identity: Arc::new(NodeIdentity::new(machine, journal.clone())),
+            kubelet: Arc::new(KubeletWatch::new(
+                search,
+                journal.clone(),
+                work.clone(),
+                Arc::clone(&changed),
+            )),
+            work,
+            absence: Arc::new(Absence::new(journal.clone())),
             journal,
-            proc: proc.into(),
-            blocking: Blocking::default(),
-            process_events: None,
-            only_observes: false,
-            expected: None,
-            state: Arc::new(Mutex::new(GuardState {
-                identity: Err("the Node has not been seen yet".to_owned().into()),
-                since: Timestamp::now(),
-                is_out_of_service: false,
-                kubelet: Err("it has not been searched for yet".to_owned()),
-                probed_during: Instant::now()..Instant::now(),
-                seen: None,
-                last_kubelet: None,
-                answer_checked: None,
-                activity: Activity::default(),
-                watch_state,
-                recorded_at: None,
-                listed: None,
-                missing: MissingPods::default(),
-                approved_before_list: false,
-                unlisted: MissingPods::default(),
-            })),
-            approved: Arc::default(),
-            unblocked: Arc::default(),
-            pause_changed: Arc::default(),
-            probe_requested: Arc::default(),
-            probed: Arc::default(),
-            idle: Arc::default(),
-            retry_requested: Arc::default(),
-            cancel: Arc::default(),
+            only_observes,
+            changed,
         }
-    }
-
-    /// Runs the process probes on these threads.
-    #[must_use]
-    pub fn with_blocking(self, blocking: Blocking) -> Self {
-        Self { blocking, ..self }
-    }
-
-    /// Never allows an effect if the agent `only_observes`.
-    #[must_use]
-    pub fn with_only_observing(self, only_observes: bool) -> Self {
-        Self { only_observes, ..self }
-    }
-
-    /// Whether the agent only observes, so that no effect is ever allowed.
-    pub fn only_observes(&self) -> bool {
-        self.only_observes
-    }
-
-    /// Logs the flags of a kubelet that differ from these settings.
-    #[must_use]
-    pub fn with_expected_settings(self, ours: ExpectedFlags) -> Self {
-        Self {
-            expected: Some(Arc::new(ours)),
-            ..self
-        }
-    }
-
-    /// The effects of this node. Each one passes the guard.
-    pub fn effects(&self) -> Effects {
-        let guard = self.clone();
-        let gate = move || {
-            guard
-                .why_blocked()
-                .map_or(Ok(()), |reason| Err(EffectsBlocked { reason }))
-        };
-        Effects::new(Arc::new(gate)).with_block_signal(Arc::clone(&self.cancel))
     }
 
     /// The effects of reports about the Node, which touch no pod: they are also allowed beside a kubelet, once the Node's identity
     /// is proven.
     pub fn node_effects(&self) -> Effects {
-        let guard = self.clone();
-        let gate = move || match &guard.lock().identity {
-            Ok(()) => Ok(()),
-            Err(mismatch) => Err(EffectsBlocked {
-                reason: mismatch.why.clone(),
-            }),
-        };
-        Effects::new(Arc::new(gate))
+        let identity = Arc::clone(&self.identity);
+        Effects::new(Arc::new(move || identity.check()))
     }
 
-    /// Why no effect is allowed now.
-    pub fn why_blocked(&self) -> Option<String> {
-        let state = self.lock();
-        let mismatch = state.identity.as_ref().err().map(|mismatch| mismatch.why.clone());
-        let observes = || self.only_observes.then(|| ONLY_OBSERVES.to_owned());
-        mismatch.or_else(observes).or_else(|| state.why_kubelet_blocks())
+    /// Safety holds of the whole node that a user can approve.
+    pub fn safety_holds(&self) -> Vec<SafetyHold> {
+        self.identity.hold().into_iter().chain(self.absence.hold()).collect()
     }
 
-    /// Reads the Node again and compares it with the recorded one.
-    ///
-    /// # Errors
-    /// [`ApiError::Blocked`] for a mismatch, else the error of the request.
-    pub async fn verify(&self, api: &ApiClient) -> Result<(), ApiError> {
-        self.node(api).await.map(drop)
-    }
-
-    /// Whether a complete, consistent list of the pods of this name on this node lacks this UID. The Node is read before and
-    /// after it, so that the list is known to come from the right cluster.
-    ///
-    /// # Errors
-    /// When a request fails, the Node is not the recorded one, or absence is no proof now.
-    pub async fn is_deleted(&self, api: &ApiClient, pod: &PodRef) -> Result<bool, ApiError> {
-        self.verify(api).await?;
-        let seen_before = self.highest();
-        let list = api.pods_named(pod).await?;
-        if list.has_pod {
-            return Ok(false);
-        }
-        self.verify(api).await?;
-        match self.record_list(list.version, seen_before, None) {
-            None => Ok(true),
-            Some(cause) => Err(ApiError::Blocked {
-                verb: "LIST",
-                path: "/api/v1/pods".to_owned(),
-                cause,
-            }),
+    /// Why all effects are blocked, if no approval can change that.
+    pub fn why_blocked_for_good(&self) -> Option<Blocked> {
+        let is_approvable = |blocked: &Blocked| matches!(blocked, Blocked::Identity(it) if it.other_uid.is_some());
+        match self.check().err()? {
+            // What blocks after an approval.
+            blocked if is_approvable(&blocked) && self.only_observes => Some(Blocked::OnlyObserves),
+            blocked if is_approvable(&blocked) => self.kubelet.check().err(),
+            blocked => Some(blocked),
         }
     }
 
-    /// The Node from the API server, if it is the recorded one.
-    ///
-    /// # Errors
-    /// As [`Self::verify`].
-    pub async fn node(&self, api: &ApiClient) -> Result<Node, ApiError> {
-        self.check_identity(api.node().await, api.node_name()).await
+    /// Approves the UID of the Node that was read last. Pods of the former Node that are missing need an approval of their own.
+    /// `None` if there is no such safety hold with this digest. The inner error: the approval is lost at a restart.
+    pub async fn approve_node_uid(&self, digest: &str) -> Option<Result<(), JournalError>> {
+        let uid = self.identity.uid_to_approve(digest)?;
+        // Recorded with the Node's UID, or before it.
+        self.absence.begin_with_other_node();
+        let recorded = self.identity.approve(&uid).await;
+        self.absence.request_list();
+        Some(recorded)
     }
 
-    /// Whether the last Node was not the recorded one, or no Node was read yet.
-    pub fn has_identity_mismatch(&self) -> bool {
-        self.lock().identity.is_err()
+    /// Whether a handover is in progress, or has ended and its kubelet has not been seen yet.
+    pub fn is_handing_over(&self) -> bool {
+        self.work.is_handed_over() || self.kubelet.is_reserved()
     }
 
-    /// Checks that a new connection leads to the recorded Node's cluster.
-    pub fn proof(&self, node_name: &str) -> Proof {
-        let (guard, node_name) = (self.clone(), Arc::<str>::from(node_name));
-        Arc::new(move |answer| {
-            let (guard, node_name) = (guard.clone(), Arc::clone(&node_name));
-            Box::pin(async move { guard.check_identity(answer, &node_name).await.map(drop) })
-        })
-    }
-
-    /// The Node must have the recorded UID and describe this machine. An answer without a Node is a mismatch; no answer changes
-    /// nothing.
-    async fn check_identity(&self, answer: Result<Node, ApiError>, name: &str) -> Result<Node, ApiError> {
-        let identity = match &answer {
-            Ok(node) => self.check_node(node).await,
-            Err(error) if matches!(error.code(), Some(403 | 404)) => Err(format!(
-                "the API server shows no Node of this agent ({error}): are --kubeconfig and --node-name right?"
-            )
-            .into()),
-            Err(_) => return answer,
-        };
-        self.lock().set_identity(identity.clone());
-        self.lock().is_out_of_service = answer.as_ref().is_ok_and(is_out_of_service);
-        identity.map_err(|mismatch| ApiError::Blocked {
-            verb: "GET",
-            path: format!("/api/v1/nodes/{name}"),
-            cause: mismatch.why,
-        })?;
-        answer
-    }
-
-    async fn check_node(&self, node: &Node) -> Result<(), IdentityMismatch> {
-        let name = node.metadata.name.as_deref().unwrap_or("?");
-        let uid = node.metadata.uid.as_deref().filter(|uid| !uid.is_empty());
-        let uid = uid.ok_or_else(|| format!("Node {name} has no UID"))?;
-        let info = node.status.as_ref().and_then(|status| status.node_info.as_ref());
-        let (machine_id, system_uuid) = info.map_or(("", ""), |info| (&info.machine_id, &info.system_uuid));
-        let matches = self.machine.matches(machine_id, system_uuid);
-        matches.map_err(|error| problems::other_machine(name, &error).to_string())?;
-        if let Some(why) = self.journal.node_uid_read_error() {
-            return Err(format!(
-                "which Node this agent has recorded cannot be read: {why}; restart the agent once the disk can be read, \
-                 or move the journal away to start without one"
-            )
-            .into());
-        }
-        match self.journal.node_uid() {
-            Some(recorded) if recorded == uid => Ok(()),
-            Some(recorded) => Err(IdentityMismatch {
-                why: problems::other_node(name, uid, &recorded).to_string(),
-                other_uid: Some(uid.to_owned()),
-            }),
-            None => {
-                // A full disk does not block pods. This run treats the Node as recorded.
-                if let Err(error) = self.journal.set_node_uid(uid).await {
-                    tracing::error!(%error, uid, "Node UID cannot be recorded yet; it is lost at a restart");
-                }
-                Ok(())
-            }
-        }
-    }
-
-    /// The highest resourceVersion seen so far. A list requested from now on must reach it.
-    pub fn highest(&self) -> u64 {
-        self.lock().watch_state.highest
-    }
-
-    /// Records a complete list of this resourceVersion. It was requested when `seen_before` was the highest. Returns the reason
-    /// if pods that it lacks must not be treated as deleted.
-    pub fn record_list(
-        &self,
-        version: Option<u64>,
-        seen_before: u64,
-        comparison: Option<ListComparison>,
-    ) -> Option<String> {
-        let Some(version) = version else {
-            return Some("the list has no resourceVersion that can be compared".to_owned());
-        };
-        let mut state = self.lock();
-        state.listed = Some(version);
-        let comparison = comparison.map(|comparison| ListComparison {
-            missing: state.missing.unapproved(comparison.missing),
-            needs_no_approval: state.is_out_of_service || comparison.needs_no_approval && !state.approved_before_list,
-            ..comparison
-        });
-        // A user may have approved an older list in between.
-        let seen_before = seen_before.min(state.watch_state.highest);
-        let watch_state =
-            absence::memory_after_list(state.watch_state.clone(), version, seen_before, comparison.as_ref());
-        self.update_watch_state(&mut state, watch_state)
-    }
-
-    /// Records the pods of the runtime that no list shows. Returns the reason if they must not be treated as deleted.
-    pub fn record_unlisted(&self, unlisted: UnlistedPods) -> Option<String> {
-        let mut state = self.lock();
-        let unapproved = state.unlisted.unapproved(unlisted.uids);
-        let unlisted = UnlistedPods {
-            uids: if state.is_out_of_service {
-                BTreeSet::new()
-            } else {
-                unapproved
-            },
-            ..unlisted
-        };
-        let watch_state = state.watch_state.clone().with_absence_hold(unlisted.needs_approval());
-        self.update_watch_state(&mut state, watch_state)
-    }
-
-    /// Records the resourceVersion of a watch event.
-    pub fn record_version(&self, version: u64) {
-        let mut state = self.lock();
-        let watch_state = WatchState {
-            highest: state.watch_state.highest.max(version),
-            ..state.watch_state.clone()
-        };
-        self.update_watch_state(&mut state, watch_state);
-    }
-
-    /// Why a pod that a list lacks must not be treated as deleted now.
-    pub fn absence_hold(&self) -> Option<String> {
-        self.lock().watch_state.absence_hold_reason.clone()
-    }
-
-    fn update_watch_state(&self, state: &mut GuardState, mut watch_state: WatchState) -> Option<String> {
-        if state.watch_state.absence_hold_reason != watch_state.absence_hold_reason {
-            watch_state.since.get_or_insert_with(Timestamp::now);
-            tracing::error!(
-                why = watch_state.absence_hold_reason,
-                "Pods that a list lacks are not treated as deleted until an operator approves it"
-            );
-        }
-        let due = state.recorded_at.is_none_or(|at| at.elapsed() >= RECORD_INTERVAL);
-        if watch_state != state.watch_state
-            && (due || watch_state.absence_hold_reason != state.watch_state.absence_hold_reason)
-        {
-            self.journal.set_watch_state(watch_state.clone());
-            state.recorded_at = Some(Instant::now());
-        }
-        state.watch_state = watch_state;
-        state.watch_state.absence_hold_reason.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, GuardState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Hands the node over to a kubelet that is about to start. No work begins from now on, and work in progress has `max_wait` to
+    /// reach a safe point. Work that waits to retry makes one more attempt at once. Then all effects are blocked for `reserve_for`, or
+    /// until a kubelet is seen.
+    pub async fn hand_over(&self, max_wait: Duration, reserve_for: Duration) -> HandoverResult {
+        let _ongoing = self.work.begin_handover();
+        let asked = Instant::now();
+        // After the timeout, too: the caller starts a kubelet now.
+        timeout(max_wait, self.work.wait_until_idle()).await.ok();
+        // Also pods that an earlier run has not brought to a safe point, and those that a kubelet process interrupted.
+        let mut in_progress = self.journal.in_progress();
+        // A restarted agent must not become active again.
+        self.journal.change_node(|node| node.last_active = None);
+        self.kubelet.reserve(asked, reserve_for);
+        in_progress.extend(self.work.names());
+        in_progress.sort_unstable();
+        in_progress.dedup();
+        HandoverResult { in_progress }
     }
 }
 
-/// Whether the Node has the taint [`OUT_OF_SERVICE`]. All its pods are then force-deleted at once.
-fn is_out_of_service(node: &Node) -> bool {
-    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_deref());
-    taints
-        .unwrap_or_default()
-        .iter()
-        .any(|taint| taint.key == OUT_OF_SERVICE)
-}
-
-// === impl GuardState ===
-
-impl GuardState {
-    fn set_identity(&mut self, identity: Result<(), IdentityMismatch>) {
-        if self.identity != identity {
-            match &identity {
-                Ok(()) => tracing::info!("The Node is the recorded one and describes this machine"),
-                Err(mismatch) => tracing::error!(why = mismatch.why, "Node identity mismatch: no pod is touched"),
-            }
-            self.since = Timestamp::now();
-        }
-        self.identity = identity;
-    }
-}
-
-// === impl IdentityMismatch ===
-
-impl From<String> for IdentityMismatch {
-    fn from(why: String) -> Self {
-        Self { why, other_uid: None }
-    }
-}
+#[cfg(test)]
+mod tests;

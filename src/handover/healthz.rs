@@ -87,14 +87,11 @@ mod tests {
     };
 
     use super::*;
+    use crate::handover::probes::ProbeState;
 
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-    async fn probed(answer: Option<&'static str>) -> Probe {
-        probed_with(answer, Ok(true)).await
-    }
-
-    async fn probed_with(answer: Option<&'static str>, is_kubelets: Result<bool, String>) -> Probe {
+    async fn probed(answer: Option<&'static str>, is_kubelets: Result<bool, String>) -> Probe {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let serving = tokio::spawn(async move {
@@ -114,19 +111,21 @@ mod tests {
 
     #[tokio::test]
     async fn only_a_healthy_kubelet_is_alive() {
-        assert!(matches!(probed(Some(OK)).await, Probe::Alive(_)));
         let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
-        for (answer, expected) in [
-            (Some(broken), "500"),
-            (Some(""), "/healthz: "),
-            (Some("no HTTP\r\n\r\n"), "/healthz: "),
-            (None, "nothing within 2s"),
+        let unknown = || Err("too many open files".to_owned());
+        for (answer, is_kubelets, state, detail) in [
+            (Some(OK), Ok(true), ProbeState::Alive, "ok"),
+            (Some(broken), Ok(true), ProbeState::Down, "500"),
+            (Some(""), Ok(true), ProbeState::Down, "/healthz: "),
+            (Some("no HTTP\r\n\r\n"), Ok(true), ProbeState::Down, "/healthz: "),
+            (None, Ok(true), ProbeState::Down, "nothing within 2s"),
+            // Of another program.
+            (Some(OK), Ok(false), ProbeState::Down, "no process listens there"),
+            (Some(OK), unknown(), ProbeState::Unknown, "too many open files"),
         ] {
-            let result = probed(answer).await;
-            assert!(
-                matches!(&result, Probe::Down(why) if why.contains(expected)),
-                "{answer:?}: {result:?}"
-            );
+            let result = probed(answer, is_kubelets).await;
+            assert_eq!(result.state(), state, "{answer:?}: {result:?}");
+            assert!(result.detail().contains(detail), "{result:?}");
         }
     }
 
@@ -135,19 +134,5 @@ mod tests {
         let at = SocketAddr::from(([127, 0, 0, 1], 1));
         let result = probe(at, async || Ok(true)).await;
         assert!(matches!(result, Probe::Down(why) if why.contains("refused")));
-    }
-
-    #[tokio::test]
-    async fn answer_of_another_program_is_down() {
-        let result = probed_with(Some(OK), Ok(false)).await;
-        assert!(
-            matches!(&result, Probe::Down(why) if why.contains("no process listens there that may be a kubelet")),
-            "{result:?}"
-        );
-        let result = probed_with(Some(OK), Err("too many open files".to_owned())).await;
-        assert!(
-            matches!(&result, Probe::Unknown(why) if why.contains("too many open files")),
-            "{result:?}"
-        );
     }
 }

@@ -15,16 +15,19 @@ use tokio::{
 use super::{
     fence, healthz,
     probes::{LeaseState, Probe, Probes, Starts},
-    report::{FenceReport, RoleReport},
-    role::{Role, StandbyReason, StandbyReasonName, Thresholds, decide_role, failing_starts, initial_role, may_fence},
+    report::{FenceReport, RoleReport, Seen},
+    role::{Role, decide_role, failing_starts, initial_role, may_fence},
     unit_watch::UnitWatch,
 };
 use crate::{
-    api::{ApiClient, ApiError, expiry::Expiry},
+    api::{ApiClient, ErrorKind, expiry::Expiry},
     clock::BootClock,
-    handover::guard::{Guard, KubeletFault},
-    journal::{Journal, last_active::LastActive},
-    model::kubelet_unit::KubeletUnit,
+    handover::{cluster::read_node, guard::Guard},
+    journal::LastActive,
+    model::{
+        blocked::KubeletFault,
+        role::{StandbyReason, StandbyReasonName},
+    },
     node::{kubelet_unit::ReadUnit, systemd::Systemd, threads::Threads},
 };
 
@@ -49,10 +52,8 @@ const RECORD_INTERVAL: Duration = Duration::from_secs(15);
 /// Decides by probes of the kubelet whether this agent is active or on standby.
 #[derive(Clone)]
 pub struct KubeletMonitor {
-    /// Gets the role, and runs the process probe.
+    /// Gets the role, runs the process probe, and has the journal that records the role for the next run.
     pub guard: Guard,
-    /// Records the role for the next run.
-    pub journal: Journal,
     /// The kubelet's kubeconfig, unless another one was learned from its flags.
     pub kubeconfig: PathBuf,
     /// Reads it.
@@ -69,22 +70,12 @@ pub struct KubeletMonitor {
     pub fence: Option<Systemd>,
     /// Reads the kubelet's unit; `None` without systemd.
     pub read_unit: Option<ReadUnit>,
-    /// The agent only observes: it never becomes active, and records no role.
-    pub only_observes: bool,
     /// For `status`.
     pub report: watch::Sender<RoleReport>,
 }
 
 /// Pause between two attempts to stop the unit, and between two reports that it must not be stopped.
 const FENCE_RETRY: Duration = Duration::from_secs(60);
-
-/// What is known of the kubelet.
-struct Seen<'a> {
-    probes: &'a Probes,
-    failing: Option<Starts>,
-    expired_certificate: Option<Timestamp>,
-    unit: Option<&'a KubeletUnit>,
-}
 
 /// The result of a slow probe.
 enum Answer {
@@ -100,7 +91,7 @@ impl KubeletMonitor {
     pub async fn run(self) {
         let start = Instant::now();
         let mut probes = Probes::new(start, PROCESS_GAP, ENDPOINT_GAP);
-        let had = self.journal.last_active();
+        let had = self.guard.journal.node(|node| node.last_active.clone());
         let mut role = initial_role(had.as_ref(), self.take_over_after, &self.clock.now());
         if let (Role::Standby(StandbyReason::Resuming), Some(had)) = (&role, had) {
             probes.lease = probes.lease.with_recorded(Some(had.lease));
@@ -127,11 +118,11 @@ impl KubeletMonitor {
                 // Pods wait: do not wait for the next interval.
                 () = sleep_until(due.unwrap_or(start)), if due.is_some() => {
                     requested_at = Instant::now();
-                    self.guard.request_probe();
+                    self.guard.kubelet.request_probe();
                     health_now.notify_one();
                     lease_now.notify_one();
                 }
-                () = self.guard.wait_for_probe() => {}
+                () = self.guard.kubelet.wait_for_probe() => {}
                 _ = ticks.tick(), if !matches!(probes.process.result, Probe::Alive(_)) => {}
                 Some((over, answer)) = answers.next() => match answer {
                     Answer::Health(probe) => probes.add_health(probe, &over),
@@ -147,7 +138,7 @@ impl KubeletMonitor {
                 }
                 () = unit.finish() => {}
             }
-            let (probe, probed_during) = self.guard.take_probes();
+            let (probe, probed_during) = self.guard.kubelet.take_probes();
             let was_down = matches!(probes.process.result, Probe::Down(_));
             probes.add_process(probe, &probed_during);
             // What it has done up to its exit decides at once whether the agent is active.
@@ -155,19 +146,15 @@ impl KubeletMonitor {
                 health_now.notify_one();
                 lease_now.notify_one();
             }
-            let thresholds = Thresholds {
-                take_over_after: self.take_over_after,
-                up: self.clock.now().since_boot,
-            };
             let now = Instant::now();
-            let mut next = decide_role(&probes, thresholds, &role, now);
+            let mut next = decide_role(&probes, self.take_over_after, self.clock.now().since_boot, &role, now);
             if next == Role::Active && role != Role::Active {
                 next = self.verify_node_before(next, &role).await;
             }
             if next.standby_reason() == Some(StandbyReasonName::KubeletAlive) {
                 unit.forget();
             } else {
-                unit.read_if_due(|| self.journal.kubelet()?.unit);
+                unit.read_if_due(|| self.guard.journal.node(|node| node.kubelet.as_ref()?.unit.clone()));
             }
             let failing = failing_starts(&probes, self.take_over_after, now);
             let seen = Seen {
@@ -185,7 +172,7 @@ impl KubeletMonitor {
             if does_not_work
                 && let Some(systemd) = &self.fence
                 && fencing.is_empty()
-                && let Some(kubelet) = self.guard.last_kubelet()
+                && let Some(kubelet) = self.guard.kubelet.last_kubelet()
             {
                 let now = Instant::now();
                 match self.may_fence(&probes, failing) {
@@ -205,7 +192,7 @@ impl KubeletMonitor {
     /// # Errors
     /// Why it may not.
     fn may_fence(&self, probes: &Probes, failing: Option<Starts>) -> Result<(), String> {
-        self.guard.check_may_fence()?;
+        self.guard.check_may_fence().map_err(|blocked| blocked.to_string())?;
         if failing.is_none() {
             may_fence(probes)?;
         }
@@ -215,8 +202,9 @@ impl KubeletMonitor {
     /// Reads the Node once more before the agent becomes active: a kubelet may have registered it again since the connection was
     /// opened. `next`, or standby if the Node cannot be read. A mismatch blocks all effects in the guard.
     async fn verify_node_before(&self, next: Role, before: &Role) -> Role {
-        let why = match timeout(NODE_TIMEOUT, self.guard.verify(&self.api)).await {
-            Ok(Ok(()) | Err(ApiError::Blocked { .. })) => return next,
+        let why = match timeout(NODE_TIMEOUT, read_node(&self.guard, &self.api)).await {
+            Ok(Ok(_)) => return next,
+            Ok(Err(error)) if matches!(error.kind, ErrorKind::Blocked(_)) => return next,
             Ok(Err(error)) => error.to_string(),
             Err(_) => format!("the API server has not answered within {NODE_TIMEOUT:?}"),
         };
@@ -230,14 +218,17 @@ impl KubeletMonitor {
 
     async fn health(&self) -> Probe {
         match self.healthz {
-            Some(at) => healthz::probe(at, async || self.guard.is_kubelets_answer(at).await).await,
+            Some(at) => healthz::probe(at, async || self.guard.kubelet.is_kubelets_answer(at).await).await,
             None => Probe::Down("the kubelet is configured without a health endpoint".to_owned()),
         }
     }
 
     /// When the kubelet's client certificate has expired, if it has. A kubelet that runs with it does not reach the API server.
     async fn expired_certificate(&self) -> Option<Timestamp> {
-        let learned = self.journal.kubelet().and_then(|kubelet| kubelet.kubeconfig);
+        let learned = self
+            .guard
+            .journal
+            .node(|node| node.kubelet.as_ref()?.kubeconfig.clone());
         let path = learned.unwrap_or_else(|| self.kubeconfig.clone());
         let read = self.reads.run_blocking(move || Expiry::of_kubeconfig(&path));
         let expiry = timeout(CERTIFICATE_TIMEOUT, read).await.ok()?.ok()??;
@@ -254,11 +245,14 @@ impl KubeletMonitor {
     /// Records that this agent is active: at once, and then often enough for a restarted agent to resume the role.
     fn record_role(&self, role: &Role, probes: &Probes) {
         match role {
-            _ if self.only_observes => self.journal.set_last_active(None),
+            _ if self.guard.only_observes => self.set_last_active(None),
             // Keep the record of the earlier run until the role is decided.
             Role::Standby(StandbyReason::Resuming) => {}
             Role::Active if !self.guard.is_handing_over() => {
-                let (kept, now) = (self.journal.last_active(), self.clock.now());
+                let (kept, now) = (
+                    self.guard.journal.node(|node| node.last_active.clone()),
+                    self.clock.now(),
+                );
                 let every = RECORD_INTERVAL.min(self.take_over_after / 3);
                 let is_fresh = |kept: &LastActive| kept.at.elapsed(&now).is_some_and(|ago| ago < every);
                 if kept.as_ref().is_some_and(is_fresh) {
@@ -267,28 +261,22 @@ impl KubeletMonitor {
                 // Without a state of the Lease, a later renewal could not be detected.
                 let lease = probes.lease.state().cloned().flatten();
                 if let Some(lease) = lease.or_else(|| Some(kept?.lease)) {
-                    self.journal.set_last_active(Some(LastActive { at: now, lease }));
+                    self.set_last_active(Some(LastActive { at: now, lease }));
                 }
             }
-            _ => self.journal.set_last_active(None),
+            _ => self.set_last_active(None),
         }
+    }
+
+    fn set_last_active(&self, last_active: Option<LastActive>) {
+        self.guard.journal.change_node(|node| node.last_active = last_active);
     }
 
     fn report_role(&self, before: &Role, role: &Role, of_kubelet: &Seen<'_>, fenced: &FenceReport) {
         let wall = self.clock.wall().now();
-        let report = RoleReport {
-            kubelet_unit: of_kubelet.unit.cloned(),
-            ..RoleReport::new(
-                role,
-                of_kubelet.probes,
-                of_kubelet.failing,
-                fenced,
-                &self.report.borrow(),
-                wall,
-            )
-        }
-        .with_expired_certificate(of_kubelet.expired_certificate);
-        let starts = report.between_starts_of().map(|failing| failing.starts_in(wall));
+        let report = RoleReport::new(role, of_kubelet, fenced, &self.report.borrow(), wall);
+        let failing = report.between_starts_of().map(|failing| failing.fault(wall));
+        let starts = failing.map(|failing| failing.to_string());
         let was_between = self.report.borrow().between_starts_of().is_some();
         // Each start and each end of a kubelet that never works would be news.
         let is_news = if starts.is_some() || was_between {
@@ -297,7 +285,7 @@ impl KubeletMonitor {
             !before.has_same_reason_as(role)
         };
         let seen = report.seen();
-        if self.only_observes {
+        if self.guard.only_observes {
             if is_news {
                 let would_be = report.role;
                 tracing::info!(seen, reason = ?report.reason, starts, %would_be, "Only observing: with --mode auto the agent would have this role");
@@ -323,14 +311,11 @@ impl KubeletMonitor {
             Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
         }
         if !matches!(role, Role::Active | Role::Standby(StandbyReason::Resuming)) {
-            self.guard.record_possible_kubelet();
+            // A kubelet runs, or may run or have run unseen.
+            self.guard.journal.cancel_requests();
         }
-        let standby_reason = report.message.clone().filter(|_| *role != Role::Active);
-        let fault = match starts {
-            Some(starts) => Some(KubeletFault::Failing(starts)),
-            None => role.is_unresponsive().then_some(KubeletFault::Unresponsive),
-        };
-        self.guard.set_role(standby_reason, fault);
+        let fault = failing.or_else(|| role.is_unresponsive().then_some(KubeletFault::Unresponsive));
+        self.guard.kubelet.set_role(role.clone(), fault);
         self.report.send_replace(report);
     }
 }

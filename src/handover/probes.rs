@@ -103,11 +103,7 @@ pub enum ProbeState {
 
 impl fmt::Display for ProbeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Alive => "alive",
-            Self::Down => "down",
-            Self::Unknown => "unknown",
-        })
+        self.serialize(f)
     }
 }
 

@@ -8,9 +8,13 @@ use tokio::time::Instant;
 
 use super::{
     probes::{LEASE, Lease, ProbeHistory, ProbeState, Probes, RENEWAL_LIMIT, Starts},
-    role::{Role, RoleName, StandbyReason, StandbyReasonName},
+    role::Role,
 };
-use crate::{model::kubelet_unit::KubeletUnit, words::age};
+use crate::model::{
+    blocked::KubeletFault,
+    kubelet_unit::KubeletUnit,
+    role::{RoleName, StandbyReason, StandbyReasonName},
+};
 
 /// The role of this agent, and the probes that it is decided by.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -81,66 +85,56 @@ pub struct ProbeReport {
     pub seen: String,
 }
 
+/// What is known of the kubelet.
+pub(super) struct Seen<'a> {
+    pub probes: &'a Probes,
+    pub failing: Option<Starts>,
+    pub expired_certificate: Option<Timestamp>,
+    pub unit: Option<&'a KubeletUnit>,
+}
+
 // === impl RoleReport ===
 
 impl RoleReport {
-    /// The report of this role, with the starts of a kubelet that never works. `since` stays that of `before` if the role is the
-    /// same.
-    pub fn new(
-        role: &Role,
-        probes: &Probes,
-        failing: Option<Starts>,
-        fencing: &FenceReport,
-        before: &Self,
-        wall: Timestamp,
-    ) -> Self {
+    /// The report of this role. `since` stays that of `before` if the role is the same.
+    pub(super) fn new(role: &Role, seen: &Seen<'_>, fencing: &FenceReport, before: &Self, wall: Timestamp) -> Self {
         let (name, reason) = (role.name(), role.standby_reason());
         let since = before.since.filter(|_| (before.role, before.reason) == (name, reason));
-        let failing = failing.map(|starts| FailingKubelet::new(starts, wall));
+        let failing = seen.failing.map(|starts| FailingKubelet::new(starts, wall));
+        let probes = seen
+            .probes
+            .each()
+            .map(|(name, probe)| ProbeReport::new(name, probe, wall).with_renewal_interval(name, &seen.probes.lease));
+        // An expired certificate is why a kubelet renews nothing that else works.
+        let is_renewed = |probe: &ProbeReport| probe.probe == LEASE && probe.state == ProbeState::Alive;
+        let renews_nothing = reason == Some(StandbyReasonName::KubeletAlive) && !probes.iter().any(is_renewed);
+        let expired = seen.expired_certificate.filter(|_| renews_nothing);
         Self {
             role: name,
             reason,
             since: since.or(Some(wall)),
-            message: match (role, &failing) {
-                (Role::Active, None) => None,
-                (Role::Active, Some(failing)) => Some(format!(
+            message: match (role, &failing, expired) {
+                (_, _, Some(expired)) => Some(format!(
+                    "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, so that \
+                     pods stay Terminating; restart it with a bootstrap kubeconfig, or have a new certificate signed for \
+                     system:node:NAME of group system:nodes"
+                )),
+                (Role::Active, None, _) => None,
+                (Role::Active, Some(failing), _) => Some(format!(
                     "between the starts of a failing kubelet: {}",
-                    failing.starts_in(wall)
+                    failing.fault(wall)
                 )),
-                (Role::Standby(StandbyReason::Started | StandbyReason::NotYet(_)), Some(failing)) => Some(format!(
+                (Role::Standby(StandbyReason::Started | StandbyReason::NotYet(_)), Some(failing), _) => Some(format!(
                     "the kubelet starts again and again and never works: {}; this agent continues when that process exits",
-                    failing.starts_in(wall)
+                    failing.fault(wall)
                 )),
-                (Role::Standby(why), _) => Some(why.to_string()),
+                (Role::Standby(why), ..) => Some(why.to_string()),
             },
             failing,
-            certificate_expired: None,
-            probes: probes
-                .each()
-                .map(|(name, probe)| ProbeReport::new(name, probe, wall).with_renewal_interval(name, &probes.lease))
-                .into(),
+            certificate_expired: expired,
+            probes: probes.into(),
             fencing: fencing.clone(),
-            kubelet_unit: None,
-        }
-    }
-
-    /// The same if the kubelet's client certificate has expired: that is why a kubelet renews nothing that else works.
-    #[must_use]
-    pub fn with_expired_certificate(self, expired: Option<Timestamp>) -> Self {
-        let is_renewed = |probe: &ProbeReport| probe.probe == LEASE && probe.state == ProbeState::Alive;
-        let renews_nothing =
-            self.reason == Some(StandbyReasonName::KubeletAlive) && !self.probes.iter().any(is_renewed);
-        let Some(expired) = expired.filter(|_| renews_nothing) else {
-            return self;
-        };
-        let message = format!(
-            "the kubelet runs, and its client certificate has expired ({expired:.0}): the API server refuses it, so that pods stay Terminating; restart it with a bootstrap kubeconfig, or have a new certificate signed for system:node:NAME of group \
-             system:nodes"
-        );
-        Self {
-            message: Some(message),
-            certificate_expired: Some(expired),
-            ..self
+            kubelet_unit: seen.unit.cloned(),
         }
     }
 
@@ -209,11 +203,12 @@ impl FailingKubelet {
     }
 
     /// Such as `14 starts in 3m, none worked`.
-    pub fn starts_in(&self, now: Timestamp) -> String {
-        let Self { starts, since } = self;
-        let seconds = now.duration_since(*since).as_secs().max(0).unsigned_abs();
-        let time = age(Duration::from_secs(seconds));
-        format!("{starts} starts in {time}, none worked")
+    pub fn fault(&self, now: Timestamp) -> KubeletFault {
+        let seconds = now.duration_since(self.since).as_secs().max(0).unsigned_abs();
+        KubeletFault::Failing {
+            starts: self.starts,
+            period: Duration::from_secs(seconds),
+        }
     }
 }
 
@@ -278,24 +273,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn lease_is_down_once_a_renewal_is_overdue() {
-        let start = Instant::now();
-        let mut probes = Probes::new(start, Duration::from_secs(5), Duration::from_secs(15));
-        let mut read_after = async |seconds: u64, state: Option<&str>| {
-            advance(Duration::from_secs(seconds)).await;
-            let now = Instant::now();
-            probes.lease.add(Ok(state.map(str::to_owned)), &(now..now));
-            let report = RoleReport::new(
-                &Role::Active,
-                &probes,
-                None,
-                &FenceReport::default(),
-                &RoleReport::default(),
-                Timestamp::UNIX_EPOCH,
-            );
-            let lease = report.probes.into_iter().find(|probe| probe.probe == LEASE);
-            lease.unwrap().state
-        };
-        for (seconds, lease, expected) in [
+        let renewed = [
             (0, Some("1"), ProbeState::Unknown),
             (5, Some("1"), ProbeState::Unknown),
             (5, Some("2"), ProbeState::Alive),
@@ -305,57 +283,56 @@ mod tests {
             (1, Some("3"), ProbeState::Down),
             (5, Some("4"), ProbeState::Alive),
             (1, None, ProbeState::Down),
-        ] {
-            assert_eq!(read_after(seconds, lease).await, expected, "{seconds} {lease:?}");
+        ];
+        let never_renewed = [
+            (0, Some("1"), ProbeState::Unknown),
+            (14, Some("1"), ProbeState::Unknown),
+            (1, Some("1"), ProbeState::Down),
+        ];
+        for reads in [&renewed[..], &never_renewed] {
+            let mut lease = Lease::new(Instant::now(), Duration::from_secs(15));
+            for (seconds, state, expected) in reads {
+                advance(Duration::from_secs(*seconds)).await;
+                let now = Instant::now();
+                lease.add(Ok(state.map(str::to_owned)), &(now..now));
+                let report = ProbeReport::new(LEASE, &lease.probe, Timestamp::UNIX_EPOCH);
+                let report = report.with_renewal_interval(LEASE, &lease);
+                assert_eq!(report.state, *expected, "{seconds} {state:?}");
+            }
         }
     }
 
-    #[test]
-    fn expired_certificate_is_the_reason_only_of_a_running_kubelet_that_renews_nothing() {
-        let report = |reason, lease| {
-            let report = RoleReport {
-                reason,
-                probes: vec![ProbeReport {
-                    probe: LEASE.to_owned(),
-                    state: lease,
-                    ..ProbeReport::default()
-                }],
-                ..RoleReport::default()
-            };
-            let report = report.with_expired_certificate(Some(Timestamp::UNIX_EPOCH));
-            report
-                .message
-                .map(|message| message.contains("has expired (1970-01-01T00:00:00Z)"))
-        };
-        let alive = Some(StandbyReasonName::KubeletAlive);
-        assert_eq!(report(alive, ProbeState::Down), Some(true));
-        assert_eq!(
-            report(alive, ProbeState::Unknown),
-            Some(true),
-            "the agent may have the same certificate"
-        );
-        assert_eq!(report(alive, ProbeState::Alive), None);
-        assert_eq!(report(Some(StandbyReasonName::KubeletStarted), ProbeState::Down), None);
-        assert_eq!(report(None, ProbeState::Down), None);
-    }
-
     #[tokio::test(start_paused = true)]
-    async fn lease_that_is_never_renewed_is_down_after_a_while() {
-        let start = Instant::now();
-        let mut probes = Probes::new(start, Duration::from_secs(5), Duration::from_secs(15));
-        for (seconds, expected) in [
-            (0, ProbeState::Unknown),
-            (14, ProbeState::Unknown),
-            (1, ProbeState::Down),
+    async fn expired_certificate_is_the_reason_only_of_a_running_kubelet_that_renews_nothing() {
+        let alive = || Role::Standby(StandbyReason::Working);
+        let renewed: &[_] = &[Some("1"), Some("2")];
+        for (role, lease, expected) in [
+            (alive(), &[None][..], true),
+            // The agent may have the same certificate.
+            (alive(), &[], true),
+            (alive(), renewed, false),
+            (Role::Standby(StandbyReason::Started), &[None], false),
+            (Role::Active, &[None], false),
         ] {
-            advance(Duration::from_secs(seconds)).await;
             let now = Instant::now();
-            probes.lease.add(Ok(Some("1".to_owned())), &(now..now));
-            let report = ProbeReport::new(LEASE, &probes.lease.probe, Timestamp::UNIX_EPOCH);
+            let mut probes = Probes::new(now, Duration::from_secs(5), Duration::from_secs(15));
+            for state in lease {
+                probes.add_lease(Ok(state.map(str::to_owned)), &(now..now));
+            }
+            let seen = Seen {
+                probes: &probes,
+                failing: None,
+                expired_certificate: Some(Timestamp::UNIX_EPOCH),
+                unit: None,
+            };
+            let (fencing, before) = (FenceReport::default(), RoleReport::default());
+            let report = RoleReport::new(&role, &seen, &fencing, &before, Timestamp::UNIX_EPOCH);
+            let message = report.message.unwrap_or_default();
+            let is_expired = message.contains("has expired (1970-01-01T00:00:00Z)");
             assert_eq!(
-                report.with_renewal_interval(LEASE, &probes.lease).state,
-                expected,
-                "{seconds}"
+                (is_expired, report.certificate_expired.is_some()),
+                (expected, expected),
+                "{role:?} {lease:?}"
             );
         }
     }

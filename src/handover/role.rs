@@ -1,12 +1,15 @@
 //! The role of this agent, active or standby, by the probes of the kubelet. Pure.
 
-use std::{fmt, time::Duration};
+use std::{mem, time::Duration};
 
-use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::probes::{Probes, RENEWAL_LIMIT, Starts};
-use crate::{clock::Mark, journal::last_active::LastActive};
+use crate::{
+    clock::Mark,
+    journal::LastActive,
+    model::role::{RoleName, StandbyReason, StandbyReasonName},
+};
 
 /// This long after the boot the node may still start its kubelet.
 pub const BOOT_GRACE: Duration = Duration::from_secs(300);
@@ -23,80 +26,10 @@ pub enum Role {
     Active,
 }
 
-/// A [`Role`] without its reason.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "lowercase")]
-pub enum RoleName {
-    /// It terminates the pods of this node.
-    Active,
-    /// It does not.
-    #[default]
-    Standby,
-    /// It never does: it only compares its plans with the kubelet's results (`--mode observe`).
-    Observing,
-}
-
-/// A [`StandbyReason`] without its details.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum StandbyReasonName {
-    /// The kubelet of this node works.
-    KubeletAlive,
-    /// A kubelet process exists, but has neither answered at healthz nor renewed the Lease so far.
-    KubeletStarted,
-    /// A kubelet process exists all the time, but healthz does not answer and the Lease is not renewed.
-    KubeletUnresponsive,
-    /// There is no kubelet process here, but healthz answers or the Lease is renewed.
-    KubeletElsewhere,
-    /// The kubelet is down, but not long enough.
-    TakeoverPending,
-    /// The node has just booted.
-    NodeBooting,
-    /// The agent was active before its restart, and no probe has yet shown whether a kubelet ran meanwhile.
-    AgentRestarted,
-    /// A probe fails.
-    KubeletUnknown,
-}
-
-/// Why the agent is on standby.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum StandbyReason {
-    /// The kubelet of this node works.
-    Working,
-    /// The kubelet answers at healthz, but its Lease is not renewed.
-    NotRenewing,
-    /// A kubelet process exists, which has neither answered at healthz nor renewed the Lease so far.
-    Started,
-    /// The same kubelet process exists all the time, but healthz does not answer and the Lease is not renewed.
-    Unresponsive,
-    /// There is no kubelet process, but healthz answers or the Lease is renewed.
-    Unseen(&'static str),
-    /// The kubelet is down, but not long enough.
-    NotYet(Duration),
-    /// The node has just booted.
-    Booting(Duration),
-    /// The agent was active before its restart, and no probe has yet shown whether a kubelet ran meanwhile.
-    Resuming,
-    /// A probe fails.
-    Unknown(String),
-}
-
-/// The thresholds.
-#[derive(Debug, Clone, Copy)]
-pub struct Thresholds {
-    /// `--take-over-after`: how long no kubelet must have worked.
-    pub take_over_after: Duration,
-    /// How long the node is up.
-    pub up: Duration,
-}
-
 /// The role by these probes. The agent is active while no kubelet process exists and none has worked for the whole threshold,
 /// whatever processes came and went meanwhile. An active agent goes to standby only if a probe shows a kubelet; an unreachable
-/// API server shows none.
-pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: Instant) -> Role {
-    let Thresholds { take_over_after, up } = thresholds;
+/// API server shows none. `up`: how long the node is up.
+pub fn decide_role(probes: &Probes, take_over_after: Duration, up: Duration, before: &Role, now: Instant) -> Role {
     let (process, healthz, lease) = (&probes.process, &probes.healthz, &probes.lease.probe);
     if let Some(why) = process.why_unknown(now) {
         return Role::Standby(StandbyReason::Unknown(format!("whether a kubelet runs here: {why}")));
@@ -106,13 +39,13 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
     }
     // An answer before the process exited came from that process.
     if healthz.is_alive(now) && !healthz.is_older_than(process.since) {
-        return Role::Standby(StandbyReason::Unseen("answers at the address of the kubelet's healthz"));
+        return Role::Standby(StandbyReason::Unseen);
     }
     // Nor is a renewal soon after that another kubelet's.
     let by_another_kubelet =
         |renewed: Instant| renewed > process.since + RENEWAL_LIMIT && now < renewed + take_over_after;
     if probes.lease.renewed.is_some_and(by_another_kubelet) {
-        return Role::Standby(StandbyReason::Unseen("renews the Lease of this Node"));
+        return Role::Standby(StandbyReason::Unseen);
     }
     if *before == Role::Active && !lease.is_alive(now) {
         return Role::Active;
@@ -137,7 +70,7 @@ pub fn decide_role(probes: &Probes, thresholds: Thresholds, before: &Role, now: 
         return Role::Standby(StandbyReason::NotYet(due.saturating_duration_since(now)));
     }
     if up < BOOT_GRACE {
-        return Role::Standby(StandbyReason::Booting(BOOT_GRACE.saturating_sub(up)));
+        return Role::Standby(StandbyReason::Booting);
     }
     Role::Active
 }
@@ -187,18 +120,22 @@ pub fn may_fence(probes: &Probes) -> Result<(), &'static str> {
 /// `take_over_after`, it becomes active again unless a probe shows a kubelet.
 pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &Mark) -> Role {
     let stopped_for = had.and_then(|had| had.at.elapsed(now));
-    Role::Standby(
-        if stopped_for.is_some_and(|stopped_for| stopped_for <= take_over_after) {
-            StandbyReason::Resuming
-        } else {
-            StandbyReason::Unknown("whether a kubelet runs here: no probe has finished yet".to_owned())
-        },
-    )
+    match stopped_for {
+        Some(stopped_for) if stopped_for <= take_over_after => Role::Standby(StandbyReason::Resuming),
+        _ => Role::unknown(),
+    }
 }
 
 // === impl Role ===
 
 impl Role {
+    /// The role before the first probe.
+    pub fn unknown() -> Self {
+        Self::Standby(StandbyReason::Unknown(
+            "whether a kubelet runs here: no probe has finished yet".to_owned(),
+        ))
+    }
+
     /// Whether pods are terminated neither by the kubelet nor by this agent until the kubelet is repaired.
     pub fn is_unresponsive(&self) -> bool {
         *self == Self::Standby(StandbyReason::Unresponsive)
@@ -207,11 +144,10 @@ impl Role {
     /// Whether both have the same reason, regardless of durations and messages.
     pub fn has_same_reason_as(&self, other: &Self) -> bool {
         let reason = |role: &Self| match role {
-            Self::Standby(StandbyReason::Unseen(what)) => Some(*what),
-            Self::Standby(StandbyReason::NotRenewing) => Some("not renewing"),
-            _ => None,
+            Self::Active => None,
+            Self::Standby(reason) => Some(mem::discriminant(reason)),
         };
-        (self.name(), self.standby_reason()) == (other.name(), other.standby_reason()) && reason(self) == reason(other)
+        reason(self) == reason(other)
     }
 
     /// Its name in `status` and metrics.
@@ -224,94 +160,9 @@ impl Role {
 
     /// The reason for standby in `status` and metrics; `None` if the agent is active.
     pub fn standby_reason(&self) -> Option<StandbyReasonName> {
-        let Self::Standby(reason) = self else { return None };
-        Some(match reason {
-            StandbyReason::Working | StandbyReason::NotRenewing => StandbyReasonName::KubeletAlive,
-            StandbyReason::Started => StandbyReasonName::KubeletStarted,
-            StandbyReason::Unresponsive => StandbyReasonName::KubeletUnresponsive,
-            StandbyReason::Unseen(_) => StandbyReasonName::KubeletElsewhere,
-            StandbyReason::NotYet(_) => StandbyReasonName::TakeoverPending,
-            StandbyReason::Booting(_) => StandbyReasonName::NodeBooting,
-            StandbyReason::Resuming => StandbyReasonName::AgentRestarted,
-            StandbyReason::Unknown(_) => StandbyReasonName::KubeletUnknown,
-        })
-    }
-}
-
-// === impl RoleName ===
-
-impl RoleName {
-    /// All roles.
-    pub const ALL: [Self; 3] = [Self::Active, Self::Standby, Self::Observing];
-}
-
-impl fmt::Display for RoleName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Active => "active",
-            Self::Standby => "standby",
-            Self::Observing => "observing",
-        })
-    }
-}
-
-// === impl StandbyReasonName ===
-
-impl StandbyReasonName {
-    /// All reasons.
-    pub const ALL: [Self; 8] = [
-        Self::KubeletAlive,
-        Self::KubeletStarted,
-        Self::KubeletUnresponsive,
-        Self::KubeletElsewhere,
-        Self::TakeoverPending,
-        Self::NodeBooting,
-        Self::AgentRestarted,
-        Self::KubeletUnknown,
-    ];
-}
-
-impl fmt::Display for StandbyReasonName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::KubeletAlive => "kubelet-alive",
-            Self::KubeletStarted => "kubelet-started",
-            Self::KubeletUnresponsive => "kubelet-unresponsive",
-            Self::KubeletElsewhere => "kubelet-elsewhere",
-            Self::TakeoverPending => "takeover-pending",
-            Self::NodeBooting => "node-booting",
-            Self::AgentRestarted => "agent-restarted",
-            Self::KubeletUnknown => "kubelet-unknown",
-        })
-    }
-}
-
-impl fmt::Display for StandbyReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Working => f.write_str("the kubelet works"),
-            Self::NotRenewing => f.write_str(
-                "the kubelet answers at healthz, but does not renew its Lease: the API server is unreachable or refuses it; this agent leaves its pods to it; see journalctl -u kubelet",
-            ),
-            Self::Started => {
-                f.write_str("a kubelet process exists, which has neither answered at healthz nor renewed its Lease so far")
-            }
-            Self::Unresponsive => f.write_str(
-                "the kubelet is unresponsive: its process runs, but healthz does not answer and its Lease is not renewed; restart \
-                 it or stop it; no pod is terminated meanwhile",
-            ),
-            Self::Unseen(what) => write!(
-                f,
-                "there is no kubelet process on this node, but something {what}: is the kubelet in another PID namespace, or on \
-                 another machine of this name?"
-            ),
-            Self::NotYet(left) => write!(f, "the kubelet is down; takeover in {} s if it stays down", left.as_secs()),
-            Self::Booting(left) => write!(f, "the node has just booted; the kubelet has {} s to start", left.as_secs()),
-            Self::Resuming => f.write_str(
-                "this agent was active before its restart, and continues once the probes show that no kubelet has run \
-                 meanwhile",
-            ),
-            Self::Unknown(what) => write!(f, "unknown {what}"),
+            Self::Active => None,
+            Self::Standby(reason) => Some(reason.name()),
         }
     }
 }

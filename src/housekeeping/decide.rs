@@ -8,10 +8,10 @@ use std::{
 use tokio::time::Instant;
 
 use crate::{
-    handover::guard::UnlistedPods,
+    handover::guard::absence::UnlistedPods,
     model::pod::{PodRef, PodUid},
     watch::PodSnapshot,
-    workers::artifacts::PodArtifacts,
+    workers::artifacts::{PodArtifacts, RuntimePodSummary},
 };
 
 /// Interval between two passes.
@@ -22,7 +22,7 @@ pub(super) const MIN_AGE: Duration = Duration::from_secs(120);
 const MIN_PASSES: u32 = 2;
 /// Limits the backoff of leftovers that reappear: it doubles each time, up to about an hour.
 const MAX_DOUBLINGS: u32 = 5;
-/// Pods to terminate in one pass. They are not urgent, and may have many volumes.
+/// Pods to terminate in one pass, beside orphans. They are not urgent, and may have many volumes.
 const MAX_PODS_PER_PASS: usize = 4;
 
 /// The evidence of one pass.
@@ -38,6 +38,8 @@ pub(super) struct Facts {
     pub with_worker: BTreeSet<PodUid>,
     /// Artifacts on the node, read last.
     pub found: BTreeMap<PodUid, PodArtifacts>,
+    /// Why the disk could not be read. `found` has only what the runtime shows then, and does not prove what there is not.
+    pub unread: Option<String>,
 }
 
 /// Observations of artifacts without a pod.
@@ -64,7 +66,7 @@ pub(super) struct Leftover {
 pub(super) struct Verdict {
     /// Seen pods without artifacts: the journal may forget them.
     pub forget: Vec<PodUid>,
-    /// Pods to terminate if their objects are deleted; the oldest few.
+    /// Pods to terminate if their objects are deleted: all orphans, and the oldest few of the others.
     pub terminate: Vec<Leftover>,
     /// All leftovers of pods of the API server, for people.
     pub leftovers: Vec<String>,
@@ -81,33 +83,39 @@ pub(super) fn decide(mut before: Observations, facts: &Facts, now: Instant) -> (
     let found: BTreeSet<_> = facts.found.keys().chain(facts.begun.keys()).collect();
     let nothing = PodArtifacts::default();
     for uid in found.into_iter().filter(|uid| has_no_pod(uid)) {
-        let artifacts = facts.found.get(uid).unwrap_or(&nothing);
+        let found = facts.found.get(uid).unwrap_or(&nothing);
         let observation = before
             .0
             .remove(uid)
             .map_or_else(|| Observation::new(now), Observation::again);
-        match facts.proven_pod(uid, artifacts) {
+        match facts.proven_pod(uid, found) {
             Some(pod) => {
-                let artifacts = facts.describe(pod, artifacts);
+                let artifacts = facts.describe(pod, found);
                 verdict.leftovers.push(format!("{pod} (UID {uid}): {artifacts}"));
-                if observation.is_due(now) {
+                let is_orphan = found.runtime.as_ref().is_some_and(|sighted| sighted.from_api);
+                if observation.is_due(now, is_orphan) {
                     let pod = pod.clone();
-                    due.push((observation.since, Leftover { pod, artifacts }));
+                    due.push((!is_orphan, observation.since, Leftover { pod, artifacts }));
                 }
             }
-            // The watch reports unmanaged pods of the runtime.
-            None if artifacts.runtime.is_some() => {}
-            None if observation.passes >= MIN_PASSES => verdict.unmanaged.push(format!("UID {uid}: {artifacts}")),
-            None => {}
+            None => match &found.runtime {
+                Some(RuntimePodSummary { pod, .. }) => {
+                    verdict.unmanaged.push(format!("{pod} (UID {uid}): {found}"));
+                }
+                None if observation.passes >= MIN_PASSES => verdict.unmanaged.push(format!("UID {uid}: {found}")),
+                None => {}
+            },
         }
         observations.0.insert(uid.clone(), observation);
     }
-    due.sort_by_key(|(since, _)| *since);
-    verdict.terminate = due
-        .into_iter()
-        .take(MAX_PODS_PER_PASS)
-        .map(|(_, leftover)| leftover)
-        .collect();
+    due.sort_by_key(|(waits, since, _)| (*waits, *since));
+    let orphans = due.iter().filter(|(waits, ..)| !waits).count();
+    let due = due.into_iter().take(orphans + MAX_PODS_PER_PASS);
+    verdict.terminate = due.map(|(.., leftover)| leftover).collect();
+    if facts.unread.is_some() {
+        observations.0.extend(before.0);
+        return (observations, verdict);
+    }
     let left = |uid: &&PodUid| facts.found.contains_key(*uid) || facts.begun.contains_key(*uid);
     let seen = facts.seen.keys().filter(|uid| has_no_pod(uid) && !left(uid));
     verdict.forget = seen.cloned().collect();
@@ -134,12 +142,20 @@ impl Facts {
 
     /// Pods of an API server in the runtime, except those for which `end_was_seen`.
     pub fn unlisted(&self, end_was_seen: impl Fn(&PodUid) -> bool) -> UnlistedPods {
-        let from_api = |artifacts: &PodArtifacts| artifacts.runtime.as_ref().is_some_and(|sighted| sighted.from_api);
-        let pods = self.found.iter().filter(|(_, artifacts)| from_api(artifacts));
-        let pods = pods.map(|(uid, _)| uid).filter(|uid| !end_was_seen(uid));
-        let known =
-            |uid| self.snapshot.pods.contains(uid) || self.with_worker.contains(uid) || self.begun.contains_key(uid);
-        UnlistedPods::of(pods.map(|uid| (uid.clone(), self.snapshot.has_api_pods && !known(uid))))
+        let mut unlisted = UnlistedPods::default();
+        for (uid, PodArtifacts { runtime, .. }) in &self.found {
+            if runtime.as_ref().is_none_or(|sighted| !sighted.from_api) || end_was_seen(uid) {
+                continue;
+            }
+            unlisted.runtime_pods += 1;
+            let snapshot = &self.snapshot;
+            let is_known =
+                snapshot.pods.contains(uid) || self.with_worker.contains(uid) || self.begun.contains_key(uid);
+            if !is_known && (snapshot.has_api_pods || self.seen.contains_key(uid)) {
+                unlisted.uids.insert(uid.clone());
+            }
+        }
+        unlisted
     }
 
     /// A running pod of a kubelet that has no directory. If there is one, the kubelet's root directory may be wrong.
@@ -194,7 +210,11 @@ impl Observation {
         }
     }
 
-    fn is_due(&self, now: Instant) -> bool {
+    /// An orphan, whose containers may run, is due at once.
+    fn is_due(&self, now: Instant, is_orphan: bool) -> bool {
+        if is_orphan && self.attempts == 0 {
+            return true;
+        }
         let age = MIN_AGE * 2_u32.pow(self.attempts.min(MAX_DOUBLINGS));
         self.passes >= MIN_PASSES && now.saturating_duration_since(self.since) >= age
     }

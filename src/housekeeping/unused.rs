@@ -1,13 +1,7 @@
 //! Volumes that no pod uses: observed for a while, then unmounted and unstaged. This runs in its own task, because drivers may hang.
 //! Failures are retried with a backoff.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
@@ -18,8 +12,10 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    handover::guard::work::WorkInProgress,
-    teardown::volumes::{UnstageResults, storage::Storage, unstage_unused_volumes},
+    teardown::{
+        volumes::{storage::Storage, unstage_unused_volumes},
+        work::WorkInProgress,
+    },
 };
 
 /// Limits the backoff of a volume: it starts with one interval, doubles with each failure, and ends at 8 minutes.
@@ -32,8 +28,8 @@ pub(super) struct UnusedVolumes {
     report: watch::Sender<LeftoverReport>,
     volumes: Volumes,
     task: Option<AbortOnDropHandle<Volumes>>,
-    /// Set when the result of the task does not count any more.
-    is_stale: Arc<AtomicBool>,
+    /// The result of the task does not count any more.
+    is_stale: bool,
 }
 
 /// Unused volumes by name. Pure.
@@ -64,11 +60,11 @@ impl UnusedVolumes {
             report,
             volumes: Volumes::default(),
             task: None,
-            is_stale: Arc::default(),
+            is_stale: false,
         }
     }
 
-    /// Starts a round, unless one is in progress.
+    /// Reports the last round and starts another one, unless it is still in progress.
     pub async fn start_round(&mut self, work: WorkInProgress) {
         match self.task.take() {
             Some(task) if !task.is_finished() => {
@@ -76,82 +72,53 @@ impl UnusedVolumes {
                 return;
             }
             Some(task) => match task.await {
-                Ok(_) if self.is_stale.load(Ordering::SeqCst) => {}
+                Ok(stale) if self.is_stale => {
+                    for why in stale.why() {
+                        tracing::warn!(why, "Unused volume could not be unstaged");
+                    }
+                }
                 Ok(volumes) => self.volumes = volumes,
                 Err(error) => tracing::error!(%error, "Task for unused volumes panicked"),
             },
             None => {}
         }
-        self.is_stale = Arc::default();
+        self.is_stale = false;
+        self.set_report(self.volumes.why());
         let volumes = std::mem::take(&mut self.volumes);
-        let round = round(
-            Arc::clone(&self.storage),
-            Arc::clone(&self.counters),
-            (self.report.clone(), Arc::clone(&self.is_stale)),
-            volumes,
-            work,
-        );
+        let round = round(Arc::clone(&self.storage), Arc::clone(&self.counters), volumes, work);
         self.task = Some(AbortOnDropHandle::new(tokio::spawn(round)));
     }
 
-    /// Drops all observations. A call in progress completes, or is stopped by the guard.
-    pub fn reset(&mut self) {
-        self.drop_all();
-        set_report(&self.report, Vec::new(), &AtomicBool::new(false));
-    }
-
-    /// Drops all observations and reports why.
-    pub fn block(&mut self, why: String) {
-        self.drop_all();
-        set_report(&self.report, vec![why], &AtomicBool::new(false));
-    }
-
-    fn drop_all(&mut self) {
+    /// Drops all observations, and reports why, if there is a reason. A call in progress completes, or is stopped by the guard.
+    pub fn reset(&mut self, why: Option<String>) {
         self.volumes = Volumes::default();
-        self.is_stale.store(true, Ordering::SeqCst);
+        self.is_stale = true;
+        self.set_report(why.into_iter().collect());
+    }
+
+    /// Reports the failures, and logs new ones.
+    fn set_report(&self, now: Vec<String>) {
+        self.report.send_if_modified(|report| {
+            for why in now.iter().filter(|why| !report.unused_volumes.contains(why)) {
+                tracing::warn!(why, "Unused volume cannot be unstaged; will retry");
+            }
+            let changed = report.unused_volumes != now;
+            report.unused_volumes = now;
+            changed
+        });
     }
 }
 
-async fn round(
-    storage: Arc<Storage>,
-    counters: Arc<Counters>,
-    (report, is_stale): (watch::Sender<LeftoverReport>, Arc<AtomicBool>),
-    mut volumes: Volumes,
-    work: WorkInProgress,
-) -> Volumes {
-    let mut may_begin = |volume: &str| work.may_begin_part() && volumes.is_due(volume, Instant::now());
-    let UnstageResults { report: done, failed } = unstage_unused_volumes(&storage, &mut may_begin).await;
+async fn round(storage: Arc<Storage>, counters: Arc<Counters>, mut volumes: Volumes, work: WorkInProgress) -> Volumes {
+    let mut may_begin = |volume: &str| storage.effects.check_new().is_ok() && volumes.is_due(volume, Instant::now());
+    let failed = unstage_unused_volumes(&storage, &mut may_begin).await;
     drop(work);
-    if done.unmounted > 0 {
-        tracing::warn!(
-            mounts = done.unmounted,
-            "Volumes that no pod of this node used any more are unstaged"
-        );
-    }
-    failed.keys().for_each(|_| counters.unused_volume_failed());
+    counters.count(|counts| counts.unused_volumes_failed += failed.len() as u64);
     let failed = failed
         .into_iter()
         .map(|(volume, faults)| (volume, faults.iter().map(ToString::to_string).collect()));
     volumes.after(failed.collect(), Instant::now());
-    set_report(&report, volumes.why(), &is_stale);
     volumes
-}
-
-/// Reports the failures, and logs new ones, unless they do not count any more.
-fn set_report(report: &watch::Sender<LeftoverReport>, now: Vec<String>, is_stale: &AtomicBool) {
-    report.send_if_modified(|report| {
-        // Under the lock of the report: a later one is never overwritten.
-        if is_stale.load(Ordering::SeqCst) {
-            return false;
-        }
-        let known: BTreeSet<_> = report.unused_volumes.iter().collect();
-        for why in now.iter().filter(|why| !known.contains(why)) {
-            tracing::warn!(why, "Unused volume cannot be unstaged; will retry");
-        }
-        let changed = report.unused_volumes != now;
-        report.unused_volumes = now;
-        changed
-    });
 }
 
 // === impl Volumes ===

@@ -5,8 +5,8 @@ use std::{io, time::Duration};
 use nix::errno::Errno;
 use thiserror::Error;
 
-use super::header::Unusable;
-
+/// The format of the journal that this agent reads and writes.
+pub(super) const SCHEMA: u32 = 3;
 /// Longest wait for the disk: grace periods run meanwhile.
 pub(super) const DISK_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -30,6 +30,46 @@ pub(super) enum Kind {
     Disk,
     /// It is not a journal, or is damaged: it is quarantined and replaced.
     Damaged,
+}
+
+/// Why a journal is quarantined.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Unusable {
+    /// It is not a journal, or is damaged.
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    /// A later version of this agent wrote it, with this format.
+    #[error("it has format {0} of a later version of this agent, which reads format {SCHEMA}")]
+    Newer(u32),
+    /// Another node wrote it: the disk was cloned.
+    #[error("{0}: was this disk cloned?")]
+    OtherNode(String),
+    /// The disk could not be read when the agent started.
+    #[error("it could not be read when the agent started")]
+    Unread,
+}
+
+/// Write errors.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// Why the journal cannot be written now.
+    pub error: Option<JournalError>,
+    /// Failed writes since the start.
+    pub failed: u64,
+}
+
+// === impl Trouble ===
+
+impl Trouble {
+    /// The journal cannot be used from the start.
+    pub(super) fn begin(&mut self, error: JournalError) {
+        tracing::error!(
+            %error,
+            "Journal cannot be used; the agent continues without it and will retry: a restart would not continue terminations"
+        );
+        self.error = Some(error);
+        self.failed += 1;
+    }
 }
 
 // === impl JournalError ===

@@ -1,7 +1,6 @@
 //! The journal's file: created, inspected, opened and written.
 
 use std::{
-    collections::{BTreeMap, HashMap},
     fs::{self, File},
     io,
     os::unix::fs::OpenOptionsExt as _,
@@ -9,37 +8,24 @@ use std::{
     path::Path,
 };
 
-use nix::fcntl::OFlag;
 use redb::{
-    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable as _, StorageBackend, TableDefinition,
-    TableError,
+    Builder, Database, ReadTransaction, ReadableDatabase, ReadableTable as _, StorageBackend as _, TableError,
+    backends::InMemoryBackend,
 };
 use serde::de::DeserializeOwned;
 
 use super::{
-    approval::Approval,
-    entries::{LastActive, MaybeActive, PauseRecord, SeenPod, StoredObservation, WatchState},
-    error::{self, JournalError, Kind, failed},
-    header::{Header, Unusable},
-    overlay::Overlay,
-    row::{APPROVALS, HEADER, KUBELET, LAST_ACTIVE, NODE_UID, PAUSE, Row, Table, UNSTAGED, WATCH},
+    contents::{Contents, NodeRow, Row, StoredObservation, Table},
+    error::{self, JournalError, Kind, Unusable, failed},
 };
-use crate::{
-    model::pod::PodUid,
-    node::{identity::Identity, kubelet_process::flags::KubeletFlags},
-    teardown::journal::PodEntry,
-};
+use crate::{model::pod::PodUid, node::identity::Identity};
 
 /// File in the state directory.
 pub const FILE: &str = "journal.redb";
-pub(super) const PODS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("pods-v1");
-/// One small row for each pod. Older agents ignore the table.
-pub(super) const SEEN: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("seen-v1");
-/// One small row for each observed termination. Older agents ignore the table.
-pub(super) const OBSERVATIONS: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("observations-v1");
-pub(super) const NODE: TableDefinition<'_, &str, &str> = TableDefinition::new("node-v1");
 /// The journal has a few hundred bytes for each terminating pod. The library's default is a gigabyte.
 const CACHE_BYTES: usize = 256 << 10;
+/// No agent writes more: most are observations, which are limited to 8 MiB, and the file may be several times as long.
+const MAX_BYTES: u64 = 128 << 20;
 
 /// Content of the journal's path.
 pub(super) enum JournalFile {
@@ -51,24 +37,8 @@ pub(super) enum JournalFile {
     Unusable(Unusable),
 }
 
-/// Content of a journal.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Contents {
-    pub header: Option<Header>,
-    pub node_uid: Option<String>,
-    pub watch: WatchState,
-    pub paused: Option<PauseRecord>,
-    pub approvals: Vec<Approval>,
-    pub last_active: Option<LastActive>,
-    pub kubelet: Option<KubeletFlags>,
-    pub maybe_active_file_systems: MaybeActive,
-    pub pods: HashMap<PodUid, PodEntry>,
-    pub seen: BTreeMap<PodUid, SeenPod>,
-    pub observations: BTreeMap<PodUid, StoredObservation>,
-}
-
-/// Inspects the path without changes. The whole file is checked before it is opened, and what the library writes meanwhile stays in
-/// memory: to open it repairs it, and an unrepairable file must stay unchanged. No length is too long: the agent may have written it.
+/// Inspects the path without changes: a copy in memory is checked. To open the file would repair it, and an unrepairable file must
+/// stay unchanged.
 pub(super) fn inspect(path: &Path, machine: &Identity) -> Result<JournalFile, JournalError> {
     let file = match fs::metadata(path) {
         Ok(file) => file,
@@ -83,28 +53,26 @@ pub(super) fn inspect(path: &Path, machine: &Identity) -> Result<JournalFile, Jo
     if !file.is_file() {
         return damaged("it is not a regular file");
     }
-    if file.len() == 0 {
-        return damaged("it is empty");
+    match file.len() {
+        0 => return damaged("it is empty"),
+        MAX_BYTES.. => return damaged("it is longer than any journal"),
+        _ => {}
     }
-    let mut open = File::options();
-    // Does not block on a pipe that was created meanwhile.
-    let flags = OFlag::O_NONBLOCK.bits();
-    let opened = open.read(true).custom_flags(flags).open(path);
-    let (overlay, disk) = Overlay::new(opened.map_err(error::io("read"))?, file.len());
-    let contents = parse(overlay, machine);
-    if let Some(error) = disk.get() {
-        return Err(error::io("read")(error));
-    }
-    Ok(contents.map_or_else(JournalFile::Unusable, |contents| {
+    let bytes = fs::read(path).map_err(error::io("read"))?;
+    Ok(parse(&bytes, machine).map_or_else(JournalFile::Unusable, |contents| {
         JournalFile::Journal(Box::new(contents))
     }))
 }
 
-/// The content of this file, if all of it is undamaged.
-pub(super) fn parse(file: impl StorageBackend, machine: &Identity) -> Result<Contents, Unusable> {
+/// The content of these bytes on this machine, if all of them are undamaged.
+pub(super) fn parse(bytes: &[u8], machine: &Identity) -> Result<Contents, Unusable> {
     // The library checks little of what it reads, and may panic. It shares no state.
     let read = AssertUnwindSafe(|| {
-        let mut database = builder().create_with_backend(file).map_err(failed("open"))?;
+        let copy = InMemoryBackend::new();
+        copy.set_len(bytes.len() as u64)
+            .and_then(|()| copy.write(0, bytes))
+            .map_err(error::io("copy"))?;
+        let mut database = builder().create_with_backend(copy).map_err(failed("open"))?;
         // A damaged page would look like a shorter list of pods.
         match database.check_integrity().map_err(failed("read"))? {
             true => read(&database, machine),
@@ -114,62 +82,54 @@ pub(super) fn parse(file: impl StorageBackend, machine: &Identity) -> Result<Con
     catch_unwind(read).unwrap_or_else(|_| Err(JournalError::damaged().into()))
 }
 
-/// The content of a database. An unreadable row makes it unusable.
+/// The content of a database on this machine. An unreadable row makes it unusable.
 pub(super) fn read(database: &impl ReadableDatabase, machine: &Identity) -> Result<Contents, Unusable> {
     let read = database.begin_read().map_err(failed("read"))?;
-    let mut contents = Contents::default();
-    match read.open_table(NODE) {
-        Err(TableError::TableDoesNotExist(_)) => {}
-        node => {
-            let node = node.map_err(failed("read"))?;
-            let get = |key| -> Result<Option<String>, JournalError> {
-                let value = node.get(key).map_err(failed("read"))?;
-                Ok(value.map(|value| value.value().to_owned()))
-            };
-            // Checked first: rows of another format must not be read.
-            contents.header = Header::read(get(HEADER)?.as_deref(), machine)?;
-            contents.node_uid = get(NODE_UID)?;
-            contents.watch = node_row(WATCH, get(WATCH)?)?;
-            contents.paused = node_row(PAUSE, get(PAUSE)?)?;
-            contents.approvals = node_row(APPROVALS, get(APPROVALS)?)?;
-            contents.last_active = node_row(LAST_ACTIVE, get(LAST_ACTIVE)?)?;
-            contents.kubelet = node_row(KUBELET, get(KUBELET)?)?;
-            contents.maybe_active_file_systems = node_row(UNSTAGED, get(UNSTAGED)?)?;
-        }
+    if read.list_tables().map_err(failed("read"))?.next().is_none() {
+        return Ok(Contents::default().on(machine));
     }
-    contents.pods = pod_rows(&read, PODS, Err)?;
-    contents.seen = pod_rows(&read, SEEN, Err)?;
-    // No termination depends on them, and a later version may write other ones.
-    contents.observations = pod_rows(&read, OBSERVATIONS, |_| Ok(()))?;
-    Ok(contents)
+    // Checked first: rows of another format must not be read.
+    let header = rows(&read, Table::Node)?.pop();
+    let (_, header) = header.ok_or_else(|| Unusable::Damaged("it has no row of the node".to_owned()))?;
+    let observations = rows(&read, Table::Observations)?.into_iter();
+    let contents = Contents {
+        node: NodeRow::read(&header, machine)?,
+        pods: pod_rows(&read, Table::Terminations)?,
+        seen: pod_rows(&read, Table::SeenPods)?,
+        // No termination depends on them, and a later version may write other ones. Their sizes count for the limit.
+        observations: observations
+            .filter_map(|(uid, bytes)| {
+                let read: StoredObservation = serde_json::from_slice(&bytes).ok()?;
+                let stored = StoredObservation::new(read.observation, read.in_progress);
+                Some((uid.as_str().into(), stored))
+            })
+            .collect(),
+    };
+    Ok(contents.on(machine))
 }
 
-fn node_row<T: DeserializeOwned + Default>(key: &str, row: Option<String>) -> Result<T, Unusable> {
-    let row = row.map(|row| serde_json::from_str(&row)).transpose();
-    let row = row.map_err(|error| Unusable::Damaged(format!("its row {key}: {error}")))?;
-    Ok(row.unwrap_or_default())
-}
-
-/// The rows of a table. `on_damaged` decides whether a row that cannot be read is left out.
 fn pod_rows<T: DeserializeOwned, Rows: FromIterator<(PodUid, T)>>(
     read: &ReadTransaction,
-    table: TableDefinition<'_, &str, &[u8]>,
-    on_damaged: fn(Unusable) -> Result<(), Unusable>,
+    table: Table,
 ) -> Result<Rows, Unusable> {
-    let rows = match read.open_table(table) {
-        Err(TableError::TableDoesNotExist(_)) => return Ok(Rows::from_iter([])),
-        rows => rows.map_err(failed("read"))?,
+    let parse = |(uid, bytes): (String, Vec<u8>)| match serde_json::from_slice(&bytes) {
+        Ok(row) => Ok((PodUid::from(uid.as_str()), row)),
+        Err(error) => Err(Unusable::Damaged(format!("its row of the pod with UID {uid}: {error}"))),
     };
-    let rows = rows.iter().map_err(failed("read"))?;
-    let read = rows.map(|row| {
-        let (uid, bytes) = row.map_err(failed("read"))?;
-        let damaged = |error| Unusable::Damaged(format!("its row of the pod with UID {}: {error}", uid.value()));
-        match serde_json::from_slice(bytes.value()) {
-            Ok(row) => Ok(Some((PodUid::from(uid.value()), row))),
-            Err(error) => on_damaged(damaged(error)).map(|()| None),
-        }
+    rows(read, table)?.into_iter().map(parse).collect()
+}
+
+/// The keys and values of a table.
+fn rows(read: &ReadTransaction, table: Table) -> Result<Vec<(String, Vec<u8>)>, JournalError> {
+    let table = match read.open_table(table.definition()) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(Vec::new()),
+        table => table.map_err(failed("read"))?,
+    };
+    let rows = table.iter().map_err(failed("read"))?.map(|row| {
+        let (key, value) = row.map_err(failed("read"))?;
+        Ok((key.value().to_owned(), value.value().to_vec()))
     });
-    read.filter_map(Result::transpose).collect()
+    rows.collect()
 }
 
 fn builder() -> Builder {
@@ -224,34 +184,17 @@ pub(super) fn commit(database: &Database, whole: bool, rows: &[Row]) -> Result<(
         return Ok(());
     }
     let transaction = database.begin_write().map_err(failed("write"))?;
-    {
-        let mut terminations = transaction.open_table(PODS).map_err(failed("write"))?;
-        let mut seen = transaction.open_table(SEEN).map_err(failed("write"))?;
-        let mut observations = transaction.open_table(OBSERVATIONS).map_err(failed("write"))?;
-        let mut node = transaction.open_table(NODE).map_err(failed("write"))?;
+    for table in Table::ALL {
+        let mut written = transaction.open_table(table.definition()).map_err(failed("write"))?;
         if whole {
-            terminations.retain(|_, _| false).map_err(failed("write"))?;
-            seen.retain(|_, _| false).map_err(failed("write"))?;
-            observations.retain(|_, _| false).map_err(failed("write"))?;
+            written.retain(|_, _| false).map_err(failed("write"))?;
         }
-        for row in rows {
-            match row {
-                Row::Pod(table, uid, bytes) => {
-                    let table = match table {
-                        Table::Terminations => &mut terminations,
-                        Table::SeenPod => &mut seen,
-                        Table::Observation => &mut observations,
-                    };
-                    match bytes {
-                        Some(bytes) => table.insert(uid.as_str(), bytes.as_slice()),
-                        None => table.remove(uid.as_str()),
-                    }
-                    .map_err(failed("write"))?;
-                }
-                Row::Node(key, value) => {
-                    node.insert(*key, value.as_str()).map_err(failed("write"))?;
-                }
+        for row in rows.iter().filter(|row| row.table == table) {
+            match &row.value {
+                Some(value) => written.insert(row.key.as_str(), value.as_slice()),
+                None => written.remove(row.key.as_str()),
             }
+            .map_err(failed("write"))?;
         }
     }
     transaction.commit().map_err(failed("write"))

@@ -7,9 +7,7 @@ use serde::Serialize;
 
 use super::{
     Journal,
-    entries::StoredObservation,
-    row::{Row, Table},
-    state::JournalState,
+    contents::{Contents, Row, StoredObservation, Table},
     writer::Write,
 };
 use crate::model::{foreign::cut, observation::Observation, pod::PodUid};
@@ -18,9 +16,9 @@ use crate::model::{foreign::cut, observation::Observation, pod::PodUid};
 pub const MAX_OBSERVATIONS: usize = 10_000;
 /// Bytes of all observations, which are also in memory. Most have some hundred, and pods decide what theirs contain.
 const MAX_BYTES: usize = 8 << 20;
-/// Bytes of the differences of one observation, and of its leftovers. One with the longest texts fits.
-const MAX_BYTES_OF_LIST: usize = 8 << 10;
-/// Bytes of each text in it. In JSON they may be six times as many.
+/// Number of differences of one observation, and of its leftovers.
+const MAX_ITEMS: usize = 16;
+/// Bytes of each text in them.
 const MAX_BYTES_OF_TEXT: usize = 512;
 /// How long they are kept.
 pub const MAX_AGE: SignedDuration = SignedDuration::from_hours(30 * 24);
@@ -31,29 +29,40 @@ impl Journal {
     /// Records an observation, in place of an earlier one of the same pod. `in_progress`: the pod still terminates. It is durable
     /// later.
     pub fn record_observation(&self, observation: Observation, in_progress: bool) {
-        let mut state = self.lock();
+        let contents = &mut self.lock().contents;
         let now = observation.finished_at;
         let stored = StoredObservation::new(observation, in_progress);
         self.send(Write::Row(stored.row()));
-        let uid = PodUid::from(stored.observation.uid.as_str());
-        state.observations.insert(uid, stored);
-        for uid in superfluous(&state, now) {
-            state.observations.remove(&uid);
-            self.send(Write::Row(Row::Pod(Table::Observation, uid, None)));
+        contents.observations.insert(stored.uid(), stored);
+        for uid in superfluous(contents, now) {
+            contents.observations.remove(&uid);
+            self.send(Write::Row(Row::new(
+                Table::Observations,
+                &uid,
+                None::<&StoredObservation>,
+            )));
         }
     }
 
     /// The observation of this pod, unless it is in progress.
     pub fn observation(&self, uid: &PodUid) -> Option<Observation> {
         let state = self.lock();
-        let stored = state.observations.get(uid).filter(|stored| !stored.in_progress)?;
+        let stored = state
+            .contents
+            .observations
+            .get(uid)
+            .filter(|stored| !stored.in_progress)?;
         Some(stored.observation.clone())
     }
 
     /// All observations that are not in progress, oldest first.
     pub fn observations(&self) -> Vec<Observation> {
         let state = self.lock();
-        let stored = state.observations.values().filter(|stored| !stored.in_progress);
+        let stored = state
+            .contents
+            .observations
+            .values()
+            .filter(|stored| !stored.in_progress);
         let mut all: Vec<_> = stored.map(|stored| stored.observation.clone()).collect();
         all.sort_by_key(|observation| observation.finished_at);
         all
@@ -61,8 +70,8 @@ impl Journal {
 
     /// Ends the observations that an earlier run of the agent has left in progress.
     pub fn end_interrupted_observations(&self) {
-        let mut state = self.lock();
-        for stored in state.observations.values_mut().filter(|stored| stored.in_progress) {
+        let observations = &mut self.lock().contents.observations;
+        for stored in observations.values_mut().filter(|stored| stored.in_progress) {
             stored.in_progress = false;
             self.send(Write::Row(stored.row()));
         }
@@ -82,7 +91,7 @@ impl StoredObservation {
     }
 }
 
-/// The observation with shortened texts, and with as many differences and leftovers as fit. Differences that are not documented come
+/// The observation with shortened texts, and with the first differences and leftovers. Differences that are not documented come
 /// first.
 fn shortened(mut observation: Observation) -> Observation {
     let Observation {
@@ -100,18 +109,9 @@ fn shortened(mut observation: Observation) -> Observation {
     for text in texts.chain(reason) {
         *text = cut(text, MAX_BYTES_OF_TEXT).into_owned();
     }
-    truncate(differences);
-    truncate(leftovers);
+    differences.truncate(MAX_ITEMS);
+    leftovers.truncate(MAX_ITEMS);
     observation
-}
-
-fn truncate<T: Serialize>(list: &mut Vec<T>) {
-    let mut bytes = 0;
-    let fits = |item: &&T| {
-        bytes += size(item);
-        bytes <= MAX_BYTES_OF_LIST
-    };
-    list.truncate(list.iter().take_while(fits).count());
 }
 
 /// Bytes in the journal.
@@ -120,9 +120,9 @@ fn size(item: &impl Serialize) -> usize {
 }
 
 /// Observations that are too old, and the oldest ones beyond the limits.
-fn superfluous(state: &JournalState, now: Timestamp) -> Vec<PodUid> {
+fn superfluous(contents: &Contents, now: Timestamp) -> Vec<PodUid> {
     let limit = now.checked_sub(MAX_AGE).unwrap_or(Timestamp::MIN);
-    let mut all: Vec<_> = state.observations.iter().collect();
+    let mut all: Vec<_> = contents.observations.iter().collect();
     all.sort_by_key(|(_, stored)| Reverse(stored.observation.finished_at));
     let mut bytes = 0;
     let is_superfluous = |(index, (_, stored)): &(usize, (&PodUid, &StoredObservation))| {
@@ -136,7 +136,11 @@ fn superfluous(state: &JournalState, now: Timestamp) -> Vec<PodUid> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::observation::Verdict;
+    use crate::{
+        journal::file::{self, JournalFile},
+        model::observation::Verdict,
+        node::identity::Identity,
+    };
 
     fn observation(uid: &str, at: Timestamp) -> Observation {
         Observation {
@@ -165,6 +169,23 @@ mod tests {
         assert_eq!((all.len(), all[0].uid.as_str()), (MAX_OBSERVATIONS, "3"));
         journal.record_observation(observation("later", at(40 * 24 * 3600)), false);
         assert_eq!(journal.observations().len(), 1);
+    }
+
+    #[test]
+    fn sizes_of_observations_count_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let stored = StoredObservation::new(observation("1", Timestamp::UNIX_EPOCH), false);
+        let contents = Contents {
+            observations: [(stored.uid(), stored)].into(),
+            ..Contents::default()
+        };
+        file::create_journal(&path, &contents.rows()).unwrap();
+        let Ok(JournalFile::Journal(read)) = file::inspect(&path, &Identity::default()) else {
+            panic!("it is readable");
+        };
+        assert_eq!(read.observations, contents.observations);
+        assert!(read.observations.values().all(|stored| stored.bytes > 0));
     }
 
     #[test]

@@ -1,34 +1,27 @@
 //! Reads the journal without changes, for `check`.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    path::{Path, PathBuf},
-};
-
-use redb::{DatabaseError, ReadOnlyDatabase};
+use std::path::Path;
 
 use super::{
-    error::JournalError,
+    contents::NodeRow,
+    error::{JournalError, Unusable},
     file::{self, FILE, JournalFile},
-    header::Unusable,
-    node_file, quarantine,
+    node_file,
 };
 use crate::node::{
     identity::Identity,
-    kubelet_process::flags::KubeletFlags,
     lock::{DirLock, LockError},
 };
+
+pub use super::quarantine::list as quarantined;
 
 /// Result of a read.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Peek {
     /// An agent has it open.
     InUse,
-    /// It can be used.
-    Good {
-        /// UID of its Node; `None` if it is new or does not exist.
-        node_uid: Option<String>,
-    },
+    /// It can be used, and has this about the node; the default if it is new or does not exist.
+    Good(Box<NodeRow>),
     /// The next agent quarantines and replaces it.
     Unusable {
         /// Why.
@@ -40,16 +33,13 @@ pub enum Peek {
 
 /// Reads the journal in `dir`.
 pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
-    let path = dir.join(FILE);
     // Checked first: a file that is being written looks damaged.
-    if is_in_use(dir, &path) {
+    if matches!(DirLock::acquire(dir, Path::new("/")), Err(LockError::Taken { .. })) {
         return Ok(Peek::InUse);
     }
-    Ok(match file::inspect(&path, machine)? {
-        JournalFile::Nothing => Peek::Good { node_uid: None },
-        JournalFile::Journal(contents) => Peek::Good {
-            node_uid: contents.node_uid,
-        },
+    Ok(match file::inspect(&dir.join(FILE), machine)? {
+        JournalFile::Nothing => Peek::Good(Box::default()),
+        JournalFile::Journal(contents) => Peek::Good(Box::new(contents.node)),
         JournalFile::Unusable(reason) => Peek::Unusable {
             node_uid: match reason {
                 Unusable::OtherNode(_) => None,
@@ -60,32 +50,6 @@ pub fn peek(dir: &Path, machine: &Identity) -> Result<Peek, JournalError> {
     })
 }
 
-/// Flags of the kubelet that was last seen, from the journal in `dir`; `None` if it is in use or cannot be read.
-pub fn kubelet(dir: &Path, machine: &Identity) -> Option<KubeletFlags> {
-    let path = dir.join(FILE);
-    if is_in_use(dir, &path) {
-        return None;
-    }
-    match file::inspect(&path, machine) {
-        Ok(JournalFile::Journal(contents)) => contents.kubelet,
-        Ok(JournalFile::Nothing | JournalFile::Unusable(_)) | Err(_) => None,
-    }
-}
-
-fn is_in_use(dir: &Path, path: &Path) -> bool {
-    if let Err(LockError::Taken { .. }) = DirLock::acquire(dir, Path::new("/")).map(drop) {
-        return true;
-    }
-    // Older agents lock only the file. The library may panic on a damaged one.
-    let open = AssertUnwindSafe(|| matches!(ReadOnlyDatabase::open(path), Err(DatabaseError::DatabaseAlreadyOpen)));
-    path.is_file() && catch_unwind(open).unwrap_or(false)
-}
-
-/// The quarantined journals in `dir`.
-pub fn quarantined(dir: &Path) -> Vec<PathBuf> {
-    quarantine::list(dir)
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -93,9 +57,10 @@ mod tests {
     use super::*;
     use crate::journal::Journal;
 
-    fn good(node_uid: Option<&str>) -> Peek {
-        Peek::Good {
-            node_uid: node_uid.map(str::to_owned),
+    fn uid_of(dir: &Path) -> Option<String> {
+        match peek(dir, &Identity::default()) {
+            Ok(Peek::Good(node)) => node.node_uid,
+            other => panic!("{other:?}"),
         }
     }
 
@@ -103,7 +68,7 @@ mod tests {
     async fn peek_finds_the_node_even_after_a_crash_and_changes_nothing() {
         let here = Identity::default();
         let dir = tempfile::tempdir().unwrap();
-        assert_eq!(peek(dir.path(), &here).unwrap(), good(None));
+        assert_eq!(uid_of(dir.path()), None);
         assert!(!dir.path().join(FILE).exists());
 
         let journal = Journal::open(dir.path(), &here).unwrap();
@@ -115,7 +80,7 @@ mod tests {
         let file = crashed.path().join(FILE);
         fs::copy(dir.path().join(FILE), &file).unwrap();
         let before = fs::read(&file).unwrap();
-        assert_eq!(peek(crashed.path(), &here).unwrap(), good(Some("u1")));
+        assert_eq!(uid_of(crashed.path()).as_deref(), Some("u1"));
         assert_eq!(fs::read(&file).unwrap(), before);
 
         let useless = |dir: &Path| {

@@ -20,7 +20,7 @@ const LIMIT: usize = 32;
 const SUFFIX: &str = ".bad-";
 
 /// The quarantined journals in `dir`; none if it cannot be read.
-pub(super) fn list(dir: &Path) -> Vec<PathBuf> {
+pub fn list(dir: &Path) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(dir) else {
         return Vec::new();
     };
@@ -40,30 +40,22 @@ pub(super) fn add(path: &Path) -> Result<PathBuf, JournalError> {
         let full = format!("{} holds {LIMIT} quarantined journals: remove them", dir.display());
         return Err(JournalError::new("quarantine", &full, error::Kind::Disk));
     }
-    let stamp = Timestamp::now().strftime("%Y%m%dT%H%M%SZ");
-    let mut number = 0;
-    loop {
-        number += 1;
-        let mut name = OsString::from(path);
-        name.push(format!("{SUFFIX}{stamp}"));
-        if number > 1 {
-            name.push(format!("-{number}"));
+    let now = Timestamp::now();
+    let mut to = OsString::from(path);
+    to.push(format!(
+        "{SUFFIX}{}.{:09}Z",
+        now.strftime("%Y%m%dT%H%M%S"),
+        now.subsec_nanosecond()
+    ));
+    let to = PathBuf::from(to);
+    let added = match fs::hard_link(path, &to) {
+        // A directory, or a file system without links.
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            renameat2(AT_FDCWD, path, AT_FDCWD, &to, RenameFlags::RENAME_NOREPLACE).map_err(io::Error::from)
         }
-        let to = PathBuf::from(name);
-        let added = match fs::hard_link(path, &to) {
-            // A directory, or a file system without links.
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
-                renameat2(AT_FDCWD, path, AT_FDCWD, &to, RenameFlags::RENAME_NOREPLACE).map_err(io::Error::from)
-            }
-            linked => linked,
-        };
-        match added {
-            Ok(()) => return Ok(to),
-            // At most as often as there are quarantined journals.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error::io("quarantine")(error)),
-        }
-    }
+        linked => linked,
+    };
+    added.map(|()| to).map_err(error::io("quarantine"))
 }
 
 #[cfg(test)]

@@ -2,14 +2,12 @@
 
 use std::{io, sync::Arc};
 
-use redb::{Database, DatabaseError, StorageBackend as _, backends::InMemoryBackend};
+use redb::{Database, DatabaseError};
 
 use super::{
+    contents::{Contents, JournalState, Row},
     error::{self, JournalError, failed},
-    file::{self, Contents},
-    header::Unusable,
-    row::Row,
-    state::JournalState,
+    file,
     writer::Store,
 };
 use crate::node::identity::Identity;
@@ -23,49 +21,31 @@ pub struct SimulatedDisk {
     pub open: Arc<dyn Fn() -> Result<Database, DatabaseError> + Send + Sync>,
 }
 
-/// The store on it.
-pub(super) struct SimulatedStore(pub SimulatedDisk);
+// === impl SimulatedDisk ===
 
-/// The content of these bytes, if all of them are undamaged.
-pub(super) fn parse(bytes: &[u8], machine: &Identity) -> Result<Contents, Unusable> {
-    let copy = InMemoryBackend::new();
-    copy.set_len(bytes.len() as u64)
-        .and_then(|()| copy.write(0, bytes))
-        .map_err(|error| error::io("copy")(error).into())
-        .and_then(|()| file::parse(copy, machine))
-}
-
-// === impl SimulatedStore ===
-
-impl SimulatedStore {
+impl SimulatedDisk {
     /// The state at the start, and the database if it can be opened.
-    pub fn start(&self, machine: &Identity) -> (JournalState, Option<Database>) {
-        let mut state = match self.contents(machine) {
-            Ok(contents) => JournalState::from_contents(contents, machine),
-            Err(error) => JournalState {
-                node_uid_read_error: Some(error.to_string()),
-                ..JournalState::from_contents(Contents::default(), machine)
-            },
+    pub(super) fn start(&self, machine: &Identity) -> (JournalState, Option<Database>) {
+        let contents = (self.read)()
+            .map_err(error::io("read"))
+            .and_then(|bytes| file::parse(&bytes, machine).map_err(|_| JournalError::damaged()));
+        let mut state = JournalState {
+            node_uid_read_error: contents.as_ref().err().map(ToString::to_string),
+            contents: contents.unwrap_or_else(|_| Contents::default().on(machine)),
+            ..JournalState::default()
         };
-        match self.open(&[]) {
-            Ok(database) => (state, Some(database)),
-            Err(error) => {
-                tracing::error!(%error, "Journal cannot be used; the agent continues without it and will retry");
-                state.trouble.error = Some(error);
-                state.trouble.failed += 1;
-                (state, None)
-            }
-        }
-    }
-
-    fn contents(&self, machine: &Identity) -> Result<Contents, JournalError> {
-        let bytes = (self.0.read)().map_err(error::io("read"))?;
-        parse(&bytes, machine).map_err(|_| JournalError::damaged())
+        // The row of the node is the first one in a new journal.
+        let opened = self.open(&[]).and_then(|database| {
+            file::commit(&database, false, &[state.contents.node.row()])?;
+            Ok(database)
+        });
+        let database = opened.map_err(|error| state.trouble.begin(error)).ok();
+        (state, database)
     }
 }
 
-impl Store for SimulatedStore {
+impl Store for SimulatedDisk {
     fn open(&self, _rows: &[Row]) -> Result<Database, JournalError> {
-        (self.0.open)().map_err(failed("open"))
+        (self.open)().map_err(failed("open"))
     }
 }

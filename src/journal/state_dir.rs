@@ -10,14 +10,10 @@ use std::{
 use redb::Database;
 
 use super::{
-    entries::WatchState,
-    error::{self, JournalError, Kind},
-    file::{self, Contents, FILE, JournalFile},
-    header::Unusable,
-    node_file::{self, NodeFile},
-    quarantine,
-    row::{HEADER, NODE_UID, PAUSE, Row, UNSTAGED, WATCH},
-    state::JournalState,
+    contents::{Contents, JournalState, NodeRow, Row, Table, WatchState},
+    error::{self, JournalError, Kind, Unusable},
+    file::{self, FILE, JournalFile},
+    node_file, quarantine,
     writer::Store,
 };
 use crate::node::{
@@ -66,42 +62,36 @@ impl StateDir {
     /// # Errors
     /// If a user must correct the cause.
     pub fn start(&self) -> Result<(JournalState, Option<Database>), JournalError> {
-        let (mut state, opened) = match file::inspect(&self.path(), &self.machine) {
-            Err(error) if error.prevents_start() => return Err(error),
-            Err(error) => (self.recover_unread_journal(&error), Err(error)),
+        let mut state = JournalState::default();
+        let found = file::inspect(&self.path(), &self.machine);
+        state.contents = match &found {
+            Err(error) if error.prevents_start() => return Err(error.clone()),
+            // A user who moved the journal away wants a new one.
+            Ok(JournalFile::Nothing | JournalFile::Unusable(Unusable::OtherNode(_))) => self.empty(),
+            Ok(JournalFile::Journal(contents)) => self.with_node_file((**contents).clone()),
+            // The holds and the UID of the Node stay.
+            Ok(JournalFile::Unusable(_)) | Err(_) => self.with_node_file(self.empty()),
+        };
+        let opened = match found {
             Ok(found) => {
-                let state = match &found {
-                    // A user who moved the journal away wants a new one.
-                    JournalFile::Nothing => self.create_empty_state(),
-                    JournalFile::Journal(contents) => self.with_node_file(self.load_contents(contents)),
-                    JournalFile::Unusable(Unusable::OtherNode(_)) => self.create_empty_state(),
-                    JournalFile::Unusable(_) => self.recover_unusable_journal(),
-                };
                 // Memory has the content of the file: if it cannot be opened now, it may be overwritten later.
                 self.set_content_loaded(matches!(found, JournalFile::Journal(..)));
-                let opened = self.open_found(found, &state.rows());
-                (state, opened)
+                self.open_found(found, &state.contents.rows())
+            }
+            Err(error) => {
+                // Without the file beside the journal, any Node with this machine's IDs would be accepted.
+                if state.contents.node.node_uid.is_none() {
+                    self.is_node_unknown.store(true, Ordering::Relaxed);
+                    state.node_uid_read_error = Some(error.to_string());
+                }
+                Err(error)
             }
         };
         let database = match opened {
-            Ok(database) => Some(database),
             Err(error) if error.prevents_start() => return Err(error),
-            Err(error) => {
-                tracing::error!(
-                    %error, dir = %self.dir.display(),
-                    "Journal cannot be used; the agent continues without it and will retry: a restart would not continue terminations"
-                );
-                state.trouble.error = Some(error);
-                state.trouble.failed += 1;
-                None
-            }
+            opened => opened.map_err(|error| state.trouble.begin(error)).ok(),
         };
-        self.record(|node_file| {
-            // Without a known ID it counts as the same node.
-            node_file.node_uid = state.node_uid.clone().or(node_file.node_uid.take());
-            node_file.paused.clone_from(&state.paused);
-            node_file.absence_hold = absence_hold(&state.watch);
-        });
+        self.record(&state.contents.node);
         state.quarantined = self.quarantined();
         Ok((state, database))
     }
@@ -114,61 +104,31 @@ impl StateDir {
         self.is_content_loaded.store(is_content_loaded, Ordering::Relaxed);
     }
 
-    fn create_empty_state(&self) -> JournalState {
-        JournalState::from_contents(Contents::default(), &self.machine)
+    fn empty(&self) -> Contents {
+        Contents::default().on(&self.machine)
     }
 
-    /// The state for an unusable journal. It must not remove the hold for another Node or other holds.
-    fn recover_unusable_journal(&self) -> JournalState {
-        self.with_node_file(self.create_empty_state())
-    }
-
-    /// Adds the state of the file beside the journal, which has it if the journal lost its last writes.
-    fn with_node_file(&self, state: JournalState) -> JournalState {
-        let node_file = node_file::read(&self.dir, &self.machine);
-        JournalState {
-            node_uid: state.node_uid.or(node_file.node_uid),
-            paused: state.paused.or(node_file.paused),
-            watch: match (&state.watch.absence_hold_reason, node_file.absence_hold) {
-                (None, Some(hold)) => WatchState {
-                    highest: state.watch.highest,
-                    ..hold
-                },
-                _ => state.watch,
-            },
-            ..state
+    /// Adds what the file beside the journal has and the journal lacks, for example because it lost its last writes.
+    fn with_node_file(&self, mut contents: Contents) -> Contents {
+        let (node, kept) = (&mut contents.node, node_file::read(&self.dir, &self.machine));
+        node.node_uid = node.node_uid.take().or(kept.node_uid);
+        node.paused = node.paused.take().or(kept.paused);
+        if node.watch.absence_hold_reason.is_none() {
+            node.watch = WatchState {
+                highest: node.watch.highest,
+                ..kept.watch
+            };
         }
+        contents
     }
 
-    fn record(&self, change: impl FnOnce(&mut NodeFile)) {
-        if let Err(error) = node_file::change(&self.dir, &self.machine, change) {
+    fn record(&self, node: &NodeRow) {
+        if let Err(error) = node_file::record(&self.dir, &self.machine, node) {
             tracing::warn!(
                 %error,
                 "Copy of the Node UID, the pause and the absence hold cannot be written; without the journal they would be lost"
             );
         }
-    }
-
-    /// The state for a journal that the disk does not return. Without the file beside it, any Node with this machine's IDs would
-    /// be accepted.
-    fn recover_unread_journal(&self, error: &JournalError) -> JournalState {
-        let state = self.recover_unusable_journal();
-        self.is_node_unknown.store(state.node_uid.is_none(), Ordering::Relaxed);
-        JournalState {
-            node_uid_read_error: state.node_uid.is_none().then(|| error.to_string()),
-            ..state
-        }
-    }
-
-    fn load_contents(&self, contents: &Contents) -> JournalState {
-        let before = contents.header.as_ref().and_then(|header| header.boot_id.as_ref());
-        if before.is_some() && before != self.machine.boot_id.as_ref() && !contents.pods.is_empty() {
-            tracing::info!(
-                pods = contents.pods.len(),
-                "Node was rebooted while pods were terminating: the time since then counts as part of their grace periods"
-            );
-        }
-        JournalState::from_contents(contents.clone(), &self.machine)
     }
 
     /// `rows` is the whole content.
@@ -177,10 +137,10 @@ impl StateDir {
             JournalFile::Journal(..) if self.is_content_loaded.load(Ordering::Relaxed) => {
                 match file::open(&self.path()) {
                     Ok(database) => {
-                        // Only the rows that a reboot changes.
-                        let of_boot = rows.iter().filter(|row| matches!(row, Row::Node(HEADER | UNSTAGED, _)));
-                        let of_boot: Vec<_> = of_boot.cloned().collect();
-                        return file::commit(&database, false, &of_boot).map(|()| database);
+                        // Only a reboot changes a row, that of the node.
+                        let of_node = rows.iter().filter(|row| row.table == Table::Node);
+                        let of_node: Vec<_> = of_node.cloned().collect();
+                        return file::commit(&database, false, &of_node).map(|()| database);
                     }
                     // It was undamaged before, in a copy in memory.
                     Err(error) if error.kind == Kind::Damaged => self.replace(Some(&error.into()), rows)?,
@@ -206,10 +166,7 @@ impl StateDir {
             .and_then(|()| file::sync_dir(&self.dir))
             .map_err(error::io("create"))?;
         if let (Some(reason), Some(quarantined)) = (unusable, quarantined) {
-            let node = rows.iter().find_map(|row| match row {
-                Row::Node(NODE_UID, uid) => Some(uid.as_str()),
-                _ => None,
-            });
+            let node = rows.iter().find_map(node_of).and_then(|node| node.node_uid);
             let recorded = match (reason, node) {
                 (_, Some(uid)) => format!("the Node UID stays {uid}"),
                 (Unusable::OtherNode(_), None) => "the UID of this machine's Node is recorded again".to_owned(),
@@ -237,15 +194,8 @@ impl Store for StateDir {
     }
 
     fn on_durable(&self, row: &Row) {
-        match row {
-            Row::Node(NODE_UID, uid) => self.record(|node_file| node_file.node_uid = Some(uid.clone())),
-            Row::Node(PAUSE, text) => {
-                self.record(|node_file| node_file.paused = serde_json::from_str(text).unwrap_or_default());
-            }
-            Row::Node(WATCH, text) => self.record(|node_file| {
-                node_file.absence_hold = serde_json::from_str(text).ok().and_then(|watch| absence_hold(&watch));
-            }),
-            Row::Node(..) | Row::Pod(..) => {}
+        if let Some(node) = node_of(row) {
+            self.record(&node);
         }
     }
 
@@ -254,12 +204,10 @@ impl Store for StateDir {
     }
 }
 
-/// The part of the watch's state that blocks conclusions from absence. The rest needs the journal.
-fn absence_hold(watch: &WatchState) -> Option<WatchState> {
-    watch.absence_hold_reason.is_some().then(|| WatchState {
-        highest: 0,
-        ..watch.clone()
-    })
+/// The content of the row of the node.
+fn node_of(row: &Row) -> Option<NodeRow> {
+    let value = row.value.as_ref().filter(|_| row.table == Table::Node)?;
+    serde_json::from_slice(value).ok()
 }
 
 fn make_dir(dir: &Path) -> Result<(), JournalError> {

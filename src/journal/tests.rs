@@ -10,21 +10,19 @@ use tokio::time::{advance, sleep};
 use jiff::Timestamp;
 
 use super::{
-    entries::Paused,
+    contents::{Contents, Row, Table},
     error::failed,
-    header::Header,
-    row::{HEADER, PAUSE, WATCH},
     writer::LONGEST_PAUSE,
     *,
 };
 use crate::{
-    clock::BootClock,
+    clock::{BootClock, Mark},
     model::{
         mismatch::MismatchApproval,
+        pause::{PauseRecord, Paused},
         pod::{PodRef, PodView},
     },
     node::superblock::FileSystem,
-    teardown::journal::{PodJournal as _, PodJournalExt as _},
 };
 
 mod damage;
@@ -45,6 +43,20 @@ fn pod(uid: &str) -> PodRef {
         uid: uid.into(),
         namespace: "ns".into(),
         name: "pod".into(),
+    }
+}
+
+fn now() -> Mark {
+    BootClock::new().unwrap().now()
+}
+
+/// The database of an agent that has released it.
+async fn closed(dir: &Path) -> Database {
+    loop {
+        match Database::open(dir.join(FILE)) {
+            Ok(database) => return database,
+            Err(_) => tokio::task::yield_now().await,
+        }
     }
 }
 
@@ -74,16 +86,21 @@ async fn opened(dir: &Path, machine: &Identity) -> Journal {
 #[tokio::test]
 async fn terminations_and_finished_hooks_survive_a_restart() {
     let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
         journal.set_node_uid("node-1").await.unwrap();
-        journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(30), None);
+        for uid in ["a", "finished"] {
+            journal.record_termination(&pod(uid), now.clone(), Duration::from_secs(30), None);
+        }
+        journal.durable().await.unwrap();
+        journal.forget(&"finished".into());
         journal.hook_started(&"a".into(), "c1", now.clone()).await.unwrap();
         journal.hook_started(&"a".into(), "c2", now.clone()).await.unwrap();
         journal.hook_ended(&"a".into(), "c2").await.unwrap();
     })
     .await;
     assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
+    assert_eq!(journal.unfinished().len(), 1);
     let entry = journal.pod(&"a".into()).unwrap();
     assert_eq!(entry.begun, now);
     assert_eq!((entry.hooks["c1"].ended, entry.hooks["c2"].ended), (false, true));
@@ -105,16 +122,13 @@ async fn half_written_journal_of_a_crash_is_replaced() {
 
 #[tokio::test]
 async fn second_beginning_keeps_the_first_time_and_the_shorter_grace_period() {
-    let dir = tempfile::tempdir().unwrap();
-    let clock = BootClock::new().unwrap();
-    let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
-    let first = clock.now();
-    journal.record_termination(&pod("a"), first.clone(), Duration::from_secs(10), None);
-    journal.record_termination(&pod("a"), clock.now(), Duration::from_secs(60), None);
-    assert_eq!(journal.pod(&"a".into()).unwrap().grace, Duration::from_secs(10));
-    journal.record_termination(&pod("a"), clock.now(), Duration::from_secs(3), None);
-    let entry = journal.pod(&"a".into()).unwrap();
-    assert_eq!((entry.begun, entry.grace), (first, Duration::from_secs(3)));
+    let journal = Journal::in_memory();
+    let first = now();
+    for (at, grace, kept) in [(first.clone(), 10, 10), (now(), 60, 10), (now(), 3, 3)] {
+        journal.record_termination(&pod("a"), at, Duration::from_secs(grace), None);
+        let entry = journal.pod(&"a".into()).unwrap();
+        assert_eq!((entry.begun, entry.grace), (first.clone(), Duration::from_secs(kept)));
+    }
 }
 
 #[tokio::test]
@@ -127,24 +141,42 @@ async fn state_of_the_watch_survives_a_restart() {
         since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = reopened(dir.path(), async |journal: &Journal| {
-        assert_eq!(journal.watch_state(), WatchState::default());
-        journal.set_watch_state(known.clone());
+        assert_eq!(journal.node(|node| node.watch.clone()), WatchState::default());
+        journal.change_node(|node| node.watch = known.clone());
     })
     .await;
-    assert_eq!(journal.watch_state(), known);
+    assert_eq!(journal.node(|node| node.watch.clone()), known);
+}
+
+fn paused() -> PauseRecord {
+    let paused = Paused {
+        since: Timestamp::UNIX_EPOCH,
+        by: "root".to_owned(),
+        reason: None,
+        until: None,
+    };
+    PauseRecord::new(paused, None, &now())
 }
 
 #[tokio::test]
-async fn finished_pod_has_no_entry() {
+async fn last_approvals_survive_a_restart() {
+    let approval = |number: usize| Approval {
+        item: format!("pod/ns/{number}"),
+        uid: Some(number.to_string()),
+        at: Timestamp::UNIX_EPOCH,
+        by: "root".to_owned(),
+        reason: Some("seen on the console".to_owned()),
+        why: "its cgroup has processes".to_owned(),
+    };
     let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
-        journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
-        journal.durable().await.unwrap();
-        journal.forget(&"a".into());
+        for number in 0..MAX_APPROVALS + 3 {
+            journal.log_approval(approval(number)).await.unwrap();
+        }
     })
     .await;
-    assert!(journal.unfinished().is_empty());
+    let expected: Vec<_> = (3..MAX_APPROVALS + 3).map(approval).collect();
+    assert_eq!(journal.node(|node| node.approvals.clone()), expected);
 }
 
 #[tokio::test]
@@ -158,28 +190,25 @@ async fn unstaged_file_systems_are_known_after_a_restart_until_the_node_reboots(
     .await;
     assert_eq!(journal.maybe_active_file_systems(volume), file_systems);
     drop(journal);
-
     let rebooted = Identity {
         boot_id: Some("boot-2".to_owned()),
         ..machine("m1")
     };
-    for _ in 0..2 {
+    // What the journal has at each start, and what is recorded then.
+    let starts: [(&[FileSystem], Option<&[FileSystem]>); 4] = [
+        (&[], None),
+        (&[], Some(&file_systems)),
+        (&file_systems, Some(&[])),
+        (&[], None),
+    ];
+    for (known, change) in starts {
         let journal = opened(dir.path(), &rebooted).await;
-        assert_eq!(journal.maybe_active_file_systems(volume), []);
+        assert_eq!(journal.maybe_active_file_systems(volume), known);
+        if let Some(change) = change {
+            journal.set_maybe_active_file_systems(volume, change.to_vec());
+        }
+        journal.durable().await.unwrap();
     }
-    let journal = opened(dir.path(), &rebooted).await;
-    journal.set_maybe_active_file_systems(volume, file_systems.clone());
-    journal.durable().await.unwrap();
-    drop(journal);
-    let journal = opened(dir.path(), &rebooted).await;
-    assert_eq!(journal.maybe_active_file_systems(volume), file_systems);
-    journal.set_maybe_active_file_systems(volume, Vec::new());
-    journal.durable().await.unwrap();
-    drop(journal);
-    assert_eq!(
-        opened(dir.path(), &rebooted).await.maybe_active_file_systems(volume),
-        []
-    );
 }
 
 /// A disk that can be full.
@@ -194,15 +223,11 @@ struct Disk {
 impl Disk {
     fn journal(&self) -> Journal {
         let database = self.open(&[]).unwrap();
-        let file::Contents {
-            node_uid, watch, pods, ..
-        } = file::read(&database, &machine("m1")).unwrap();
         let state = JournalState {
-            node_uid,
-            watch,
-            pods,
+            contents: file::read(&database, &machine("m1")).unwrap(),
             ..JournalState::default()
         };
+        file::commit(&database, false, &[state.contents.node.row()]).unwrap();
         Journal::run(state, Some(database), Arc::new(self.clone()), Blocking::default())
     }
 
@@ -271,7 +296,7 @@ impl StorageBackend for Disk {
 async fn changes_during_and_after_a_full_disk_are_written() {
     let disk = Disk::default();
     let journal = disk.journal();
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     for uid in ["before", "ended"] {
         journal.record_termination(&pod(uid), now.clone(), Duration::from_secs(10), None);
     }

@@ -13,10 +13,9 @@ use tokio::{
 };
 
 use super::{
-    error::JournalError,
+    contents::{JournalState, Row, lock},
+    error::{JournalError, Trouble},
     file,
-    row::Row,
-    state::{JournalState, Trouble, lock},
 };
 use crate::node::threads::Blocking;
 
@@ -108,7 +107,7 @@ impl Writer {
     async fn write(&mut self, mut rows: Vec<Row>) -> Result<(), JournalError> {
         let database = self.database.take();
         if database.is_none() {
-            rows.splice(0..0, lock(&self.state).rows());
+            rows.splice(0..0, lock(&self.state).contents.rows());
         }
         let store = Arc::clone(&self.store);
         let any_quarantined = !lock(&self.state).quarantined.is_empty();
@@ -132,7 +131,7 @@ impl Writer {
             state.quarantined = quarantined;
         }
         if let Some(took) = took {
-            state.commits.0.observe(took);
+            state.commits.0.observe(took.as_secs_f64());
         }
         Ok(())
     }

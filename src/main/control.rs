@@ -10,10 +10,11 @@ use pod_teardown::{
     handover::guard::holds::SafetyHold,
     ops::{
         admin::{
-            pause::{PAUSE, PauseRequest},
+            holds::ApprovalRequest,
+            pause::{self, PAUSE, PauseRequest},
             stop::StopRequest,
         },
-        approve, holds, pause,
+        holds,
         stop::{self, Wait},
     },
 };
@@ -51,39 +52,35 @@ pub async fn approve(args: ApproveArgs) -> ExitCode {
         let why = format!("there is no terminal for a question; repeat the command with --yes to approve {item}");
         return failed(USAGE, &why);
     }
-    let approval = approve::Approval {
-        item,
-        digest,
-        reason,
-        yes,
-    };
-    let confirm = |hold: &SafetyHold| approve::ask(hold, io::stdin().lock(), io::stderr().lock());
-    match approve::approve(&socket.socket, approval, confirm).await {
+    let request = ApprovalRequest { item, digest, reason };
+    let confirm = |hold: &SafetyHold| holds::ask(hold, io::stdin().lock(), io::stderr().lock());
+    match holds::approve(&socket.socket, request, (!yes).then_some(confirm)).await {
         Ok(Some(approved)) => print(&holds::approved(&approved), 0),
         Ok(None) => failed(1, "nothing is approved"),
-        Err(why) => failed(1, &why),
+        Err(error) => failed(1, &error.to_string()),
     }
 }
 
 /// Stops a pod and waits. Progress goes to standard error, the result to standard output.
-pub async fn stop_pod(arguments: StopArgs) -> ExitCode {
+///
+/// # Errors
+/// A mistake in the name of the pod.
+pub async fn stop_pod(arguments: StopArgs) -> Result<ExitCode, String> {
     let request = StopRequest {
         uid: arguments.uid,
         grace_period_seconds: arguments.grace_period,
         reason: arguments.reason,
         message: arguments.message,
     };
-    let pod = match arguments.pod.id() {
-        Ok(pod) => pod,
-        Err(why) => return failed(USAGE, &why),
-    };
+    let pod = arguments.pod.id()?;
     let wait = match (arguments.wait, arguments.timeout) {
         (false, _) => Wait::No,
         (true, Some(limit)) => Wait::AtMost(limit),
         (true, None) => Wait::Unlimited,
     };
-    match stop::stop(&arguments.socket.socket, &pod, &request, wait, print_error).await {
-        Ok(result) => print(&stop::text(&result), 0),
+    let stopped = stop::stop(&arguments.socket.socket, &pod, &request, wait, print_error).await;
+    Ok(match stopped {
+        Ok(result) => print(&result, 0),
         Err(error) => failed(1, &error.to_string()),
-    }
+    })
 }

@@ -5,31 +5,40 @@ mod kubectl;
 mod node;
 mod print;
 mod query;
-mod show;
 
-use std::process::ExitCode;
+use std::{env, ffi::OsString, process::ExitCode};
 
 use jiff::Timestamp;
 use pod_teardown::{
-    cli::{Cli, HandoverArgs, OutputFormat, PlanArgs, QueryFlags, Read, ReportArgs, ResumeArgs, Verb, WhyArgs},
+    cli::{
+        Cli, GcVerb, GcWhyArgs, GraphArgs, HandoverArgs, OutputFormat, PodQueryArgs, QueryFlags, ReportArgs,
+        TimelineArgs, TimelineFormat, Verb,
+    },
+    explanation::Explanation,
     handover::guard::holds::SafetyHolds,
     memory,
-    model::observation::Verdict,
+    model::trace::Trace,
     node::threads::THREADS,
     ops::{
-        admin::{self, pause::RESUME},
-        handover, holds, manual, pause,
+        admin::{
+            self,
+            handover::request_handover,
+            pause::{self, RESUME},
+        },
+        gc_status::{self, GcReport},
+        holds, manual,
         report::{self, Report},
+        status::{self, StatusReport},
+        timeline, version,
     },
-    teardown::plan::{self, Plan},
+    teardown::plan,
 };
 
 use self::{
     control::{approve, pause_agent, stop_pod},
     node::{run, run_check},
-    print::{USAGE, failed, print, print_clap_error, print_error},
-    query::{post, query, while_read, with_text},
-    show::{explain, show_collector, show_status, show_timeline, show_version, watch_explanation},
+    print::{USAGE, failed, print, print_clap_error},
+    query::{post, query},
 };
 
 /// The verb that always succeeds.
@@ -39,22 +48,38 @@ fn main() -> ExitCode {
     if kubectl::is_plugin() {
         return run_to_end(kubectl::run());
     }
-    let read = match Cli::read(std::env::args_os()) {
-        Ok(read) => read,
+    let cli = match Cli::read(env::args_os()) {
+        Ok(cli) => cli,
         Err(error) => {
             print_clap_error(&error);
             let code = if error.use_stderr() { USAGE } else { 0 };
-            // A mistake in the kubelet's unit must not prevent its start or the handover.
-            let must_succeed = code != 0 && std::env::args_os().nth(1).is_some_and(|verb| verb == HANDOVER);
-            let without_flags = || Cli::read(std::env::args_os().take(2)).ok();
-            match must_succeed.then(without_flags) {
+            // A mistake in the kubelet's unit must not prevent its start. Only --socket counts then.
+            let must_succeed = code != 0 && env::args_os().nth(1).is_some_and(|verb| verb == HANDOVER);
+            match must_succeed.then(|| Cli::read(only_socket(env::args_os())).ok()) {
                 None => return ExitCode::from(code),
                 Some(None) => return ExitCode::SUCCESS,
-                Some(Some(read)) => read,
+                Some(Some(cli)) => cli,
             }
         }
     };
-    run_to_end(dispatch(read))
+    run_to_end(async {
+        let run = dispatch(cli.verb).await;
+        run.unwrap_or_else(|why| failed(USAGE, &why))
+    })
+}
+
+/// The program, its verb and `--socket`.
+fn only_socket(mut arguments: env::ArgsOs) -> Vec<OsString> {
+    let mut kept: Vec<_> = arguments.by_ref().take(2).collect();
+    while let Some(argument) = arguments.next() {
+        if argument == "--socket" {
+            kept.push(argument);
+            kept.extend(arguments.next());
+        } else if argument.as_encoded_bytes().starts_with(b"--socket=") {
+            kept.push(argument);
+        }
+    }
+    kept
 }
 
 fn run_to_end(command: impl Future<Output = ExitCode>) -> ExitCode {
@@ -74,70 +99,98 @@ fn run_to_end(command: impl Future<Output = ExitCode>) -> ExitCode {
     code
 }
 
-async fn dispatch(
-    Read {
-        cli,
-        mistakes,
-        unknown_variables,
-    }: Read,
-) -> ExitCode {
-    match cli.verb {
-        Verb::Run(flags) => run(flags, &mistakes, unknown_variables).await,
-        Verb::Check(arguments) => run_check(arguments, mistakes, unknown_variables).await,
-        Verb::Status(arguments) => show_status(&arguments).await,
-        Verb::Timeline(arguments) if arguments.follow => while_read(show_timeline(arguments)).await,
-        Verb::Timeline(arguments) => show_timeline(arguments).await,
-        Verb::Why(WhyArgs {
-            pod,
-            watch,
-            query: flags,
-        }) => match pod.id() {
-            Ok(pod) if watch => watch_explanation(&flags, &pod.to_string()).await,
-            Ok(pod) => explain(&flags, &pod.to_string()).await,
-            Err(why) => failed(USAGE, &why),
-        },
-        Verb::Plan(PlanArgs { pod, query: flags }) => match pod.id() {
-            Ok(pod) => {
-                let path = admin::plan::request_path(&pod.to_string());
-                let is_wide = flags.output == OutputFormat::Wide;
-                let text = |plan: &Plan| plan::text(plan, is_wide);
-                query(&flags.socket, &path, with_text(flags.output, text)).await
-            }
-            Err(why) => failed(USAGE, &why),
-        },
+/// Prints the timeline of a pod, or the known terminations.
+async fn show_timeline(arguments: TimelineArgs) -> Result<ExitCode, String> {
+    let TimelineArgs { pod, output, socket } = arguments;
+    let (draws_svg, output) = match output {
+        TimelineFormat::Table => (false, OutputFormat::Table),
+        TimelineFormat::Wide => (false, OutputFormat::Wide),
+        TimelineFormat::Json => (false, OutputFormat::Json),
+        TimelineFormat::Svg => (true, OutputFormat::Table),
+    };
+    let flags = QueryFlags { output, socket };
+    let Some(id) = pod.id()? else {
+        if draws_svg {
+            return Err("-o svg needs a pod; without one, timeline lists the known terminations".to_owned());
+        }
+        let namespace = pod.namespace.as_deref();
+        let text = |entries: &Vec<_>, is_wide| timeline::list(entries, namespace, is_wide, Timestamp::now());
+        return Ok(query(&flags, admin::TIMELINES, text).await);
+    };
+    let draw = |traces: &Vec<Trace>, is_wide| match draws_svg {
+        true => timeline::svg(traces),
+        false => {
+            let text = |trace| timeline::text(trace, is_wide);
+            traces.iter().map(text).collect::<Vec<_>>().join("\n")
+        }
+    };
+    Ok(query(&flags, &format!("{}/{id}", admin::TIMELINES), draw).await)
+}
+
+/// Runs a verb. The error is a mistake in its arguments.
+async fn dispatch(verb: Verb) -> Result<ExitCode, String> {
+    Ok(match verb {
+        Verb::Run(flags) => run(flags).await,
+        Verb::Check(arguments) => run_check(&arguments).await,
+        Verb::Status(flags) => {
+            let text = |report: &StatusReport, is_wide| status::text(report, is_wide, Timestamp::now());
+            query(&flags, admin::STATUS, text).await
+        }
+        Verb::Timeline(arguments) => show_timeline(arguments).await?,
+        Verb::Why(PodQueryArgs { pod, query: flags }) => {
+            let path = admin::why::request_path(&pod.id()?);
+            query(&flags, &path, |why: &Explanation, _| why.text()).await
+        }
+        Verb::Plan(PodQueryArgs { pod, query: flags }) => {
+            query(&flags, &admin::plan::request_path(&pod.id()?), plan::text).await
+        }
         Verb::Report(ReportArgs {
             since,
             verdict,
             query: flags,
         }) => {
-            let is_wide = flags.output == OutputFormat::Wide;
-            let text = |report: &Report| report::text(report, verdict.map(Verdict::from), is_wide);
-            let path = admin::report::request_path(since);
-            query(&flags.socket, &path, with_text(flags.output, text)).await
+            let text = |report: &Report, is_wide| report::text(report, verdict, is_wide);
+            query(&flags, &admin::report::request_path(since), text).await
         }
-        Verb::Stop(arguments) => stop_pod(arguments).await,
-        Verb::Holds(QueryFlags { socket, output }) => {
-            let is_wide = output == OutputFormat::Wide;
-            let text = |report: &SafetyHolds| holds::text(report, is_wide, Timestamp::now());
-            query(&socket, admin::holds::HOLDS, with_text(output, text)).await
+        Verb::Stop(arguments) => stop_pod(arguments).await?,
+        Verb::Holds(flags) => {
+            let text = |report: &SafetyHolds, _| holds::text(report, Timestamp::now());
+            query(&flags, admin::holds::HOLDS, text).await
         }
         Verb::Approve(args) => approve(args).await,
         Verb::Handover(HandoverArgs { timeout, socket }) => {
-            for mistake in mistakes {
-                print_error(&format!("{mistake}; the default is used"));
-            }
-            print(&handover::request_handover(&socket.socket, timeout).await, 0);
+            print(&request_handover(&socket.socket, timeout).await, 0);
             // Even if no agent has answered.
             ExitCode::SUCCESS
         }
         Verb::Pause(arguments) => pause_agent(arguments).await,
-        Verb::Resume(ResumeArgs { socket }) => post(&socket, RESUME, &(), pause::resumed).await,
-        Verb::Gc { verb } => show_collector(verb).await,
-        Verb::Version(arguments) => show_version(&arguments).await,
+        Verb::Resume(socket) => post(&socket, RESUME, &(), pause::resumed).await,
+        Verb::Gc { verb } => show_gc(verb).await?,
+        Verb::Version(socket) => print(&version::text(&socket.socket).await, 0),
         Verb::Completion { shell } => print(&manual::completion(shell), 0),
         Verb::Man { dir } => match manual::write(&dir) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => failed(1, &error.to_string()),
         },
-    }
+    })
+}
+
+/// Shows something of the garbage collector. The error is a mistake in the arguments.
+async fn show_gc(verb: GcVerb) -> Result<ExitCode, String> {
+    Ok(match verb {
+        GcVerb::Status(flags) => {
+            let text = |report: &GcReport, is_wide| gc_status::text(report, is_wide, Timestamp::now());
+            query(&flags, admin::collector::STATUS, text).await
+        }
+        GcVerb::Graph(GraphArgs { object, socket }) => {
+            let path = admin::collector::graph_path(object.name()?.as_ref());
+            let output = OutputFormat::Table;
+            let text = |lines: &Vec<String>, _| lines.join("\n");
+            query(&QueryFlags { output, socket }, &path, text).await
+        }
+        GcVerb::Why(GcWhyArgs { object, query: flags }) => {
+            let path = admin::why::request_path(&object.required_name()?.to_string());
+            query(&flags, &path, |why: &Explanation, _| why.text()).await
+        }
+    })
 }

@@ -1,45 +1,43 @@
 //! The verbs `run` and `check`.
 
-use std::{collections::BTreeSet, process::ExitCode};
+use std::{
+    env, io,
+    os::unix::{ffi::OsStrExt as _, process::CommandExt as _},
+    path::Path,
+    process::{Command, ExitCode},
+};
 
 use pod_teardown::{
     agent,
-    cli::{CheckArgs, Cli, NodeFlags, OutputFormat, Read, ServiceSettings, Verb},
+    cli::{CheckArgs, NodeFlags, OutputFormat, unknown_variables},
     model::problem::Problem,
-    node::systemd::Systemd,
+    node::systemd::environment_file,
     ops::{check, logging, service::Waiting},
 };
 
-use crate::{
-    print::{USAGE, failed, misconfigured, print_clap_error, print_error, print_value},
-    query::with_text,
-};
+use crate::print::{CONFIGURATION, failed, misconfigured, print_value};
 
 /// Runs the agent, and writes the rest of the log.
-pub async fn run(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
+pub async fn run(flags: NodeFlags) -> ExitCode {
     if let Err(error) = logging::start() {
         return failed(1, &format!("no log: {error}"));
     }
-    let code = run_logged(flags, mistakes, unknown_variables).await;
+    for name in unknown_variables() {
+        tracing::warn!(name, "Environment variable is unknown: is its name misspelled?");
+    }
+    let code = match run_until_stopped(&flags).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problems) => misconfigured(&problems),
+    };
     logging::flush();
     code
 }
 
-async fn run_logged(flags: NodeFlags, mistakes: &[Problem], unknown_variables: BTreeSet<String>) -> ExitCode {
-    for name in unknown_variables {
-        tracing::warn!(name, "Environment variable is unknown: is its name misspelled?");
-    }
-    match run_until_stopped(&flags, mistakes).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problems) => misconfigured(&problems),
-    }
-}
-
 /// Runs the agent. A service waits for what may be repaired.
-async fn run_until_stopped(flags: &NodeFlags, mistakes: &[Problem]) -> Result<(), Vec<Problem>> {
+async fn run_until_stopped(flags: &NodeFlags) -> Result<(), Vec<Problem>> {
     let mut waiting = Waiting::default();
     loop {
-        let settings = waiting.for_settings(flags, mistakes).await?;
+        let settings = waiting.for_settings(flags).await?;
         let Err(problem) = agent::run(settings).await else {
             return Ok(());
         };
@@ -51,56 +49,38 @@ async fn run_until_stopped(flags: &NodeFlags, mistakes: &[Problem]) -> Result<()
     }
 }
 
-/// Checks whether the agent can work here. Progress goes to standard error.
-pub async fn run_check(arguments: CheckArgs, mistakes: Vec<Problem>, unknown_variables: BTreeSet<String>) -> ExitCode {
-    let output = arguments.output;
-    if !arguments.service {
-        let report = checked(&arguments, &mistakes, &unknown_variables, None).await;
-        return print_report(&report, output);
+/// Checks whether the agent can work here.
+pub async fn run_check(arguments: &CheckArgs) -> ExitCode {
+    if arguments.service {
+        return check_as_service(Path::new(environment_file::OF_SERVICE));
     }
-    let service = match check::read_service(&Systemd::of_host()).await {
-        Ok(service) => service,
-        Err(row) => return print_report(&check::Report::new(vec![row]), output),
-    };
-    let settings = ServiceSettings {
-        command: &service.command,
-        variables: &service.variables,
-    };
-    match Cli::read_with_service(std::env::args_os(), settings) {
-        Ok(Read {
-            cli: Cli {
-                verb: Verb::Check(arguments),
-            },
-            mistakes,
-            unknown_variables,
-        }) => {
-            let report = checked(&arguments, &mistakes, &unknown_variables, Some(service.row)).await;
-            print_report(&report, output)
-        }
-        Ok(_) => failed(1, "the settings of the service are not those of check"),
+    let report = check::check(&arguments.node, &unknown_variables()).await;
+    let (is_json, is_wide) = (
+        arguments.output == OutputFormat::Json,
+        arguments.output == OutputFormat::Wide,
+    );
+    print_value(&report, is_json, |report| report.table(is_wide), report.exit_code)
+}
+
+/// Runs this command again, with the variables of the service in place of the user's.
+fn check_as_service(settings: &Path) -> ExitCode {
+    let variables = match environment_file::read(settings) {
+        Ok(variables) => variables,
+        // The unit permits that.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            print_clap_error(&error);
-            ExitCode::from(USAGE)
+            let why = format!("cannot read {}: {error}; run check as root", settings.display());
+            return failed(CONFIGURATION, &why);
+        }
+    };
+    let mut command = Command::new("/proc/self/exe");
+    command.args(env::args_os().skip(1).filter(|argument| argument != "--service"));
+    for (name, _) in env::vars_os() {
+        let is_setting = |prefix: &str| name.as_bytes().starts_with(prefix.as_bytes());
+        if ["POD_TEARDOWN_", "OTEL_"].into_iter().any(is_setting) {
+            command.env_remove(name);
         }
     }
-}
-
-async fn checked(
-    arguments: &CheckArgs,
-    mistakes: &[Problem],
-    unknown_variables: &BTreeSet<String>,
-    service: Option<check::Row>,
-) -> check::Report {
-    let check = async || check::check(&arguments.node, mistakes, unknown_variables, service.clone()).await;
-    match arguments.wait {
-        Some(limit) => check::until_ready(check, limit, print_error).await,
-        None => check().await,
-    }
-}
-
-fn print_report(report: &check::Report, format: OutputFormat) -> ExitCode {
-    let output = with_text(format, |report: &check::Report| {
-        report.table(format == OutputFormat::Wide)
-    });
-    print_value(&output, report, report.exit_code)
+    let error = command.envs(variables).exec();
+    failed(1, &format!("cannot check with the settings of the service: {error}"))
 }

@@ -13,57 +13,40 @@ use pod_teardown::{
         foreign::{self, ForeignText},
         problem::{Problem, ProblemKind},
     },
-    ops::{colors, logging, output::Output},
+    ops::{logging, output},
     words::without_error_codes,
 };
 use serde::Serialize;
 
-/// sysexits.h `EX_USAGE`.
-pub const USAGE: u8 = 64;
-/// sysexits.h `EX_CONFIG`.
-pub const CONFIGURATION: u8 = 78;
+pub use pod_teardown::ops::check::{CONFIGURATION, USAGE};
 
-/// Prints an answer. The verdicts of a text are colored, if standard output may have colors.
-pub fn print_formatted<F>(output: &Output<F>, text: &str, code: u8) -> ExitCode {
-    print_raw(&formatted(output, text), code)
-}
-
-/// Prints a value of this program.
-pub fn print_value<T: Serialize + ?Sized>(output: &Output<impl Fn(&T) -> String>, value: &T, code: u8) -> ExitCode {
-    match output.format(value) {
-        Ok(text) => print_formatted(output, &text, code),
-        Err(error) => failed(1, &error.to_string()),
+/// Prints a value of this program, as JSON or as text.
+pub fn print_value<T: Serialize + ?Sized>(
+    value: &T,
+    is_json: bool,
+    text: impl FnOnce(&T) -> String,
+    code: u8,
+) -> ExitCode {
+    match is_json.then(|| output::json(value)) {
+        None => print_text(&text(value), code),
+        Some(Ok(json)) => print(&json, code),
+        Some(Err(error)) => failed(1, &error.to_string()),
     }
 }
 
-pub fn formatted<F>(output: &Output<F>, text: &str) -> String {
-    let escaped = foreign::escape_lines(text.trim_end());
-    let escaped = match output.is_text() {
-        true => without_error_codes(&escaped),
-        false => escaped,
-    };
-    if output.is_text() && colors::are_allowed(&io::stdout()) {
-        colors::paint(&escaped)
-    } else {
-        escaped
-    }
+/// Prints a text without the codes of the system's errors.
+pub fn print_text(text: &str, code: u8) -> ExitCode {
+    print(&without_error_codes(text), code)
 }
 
+/// Prints a text, and escapes its control characters. A closed pipe is no error.
 pub fn print(text: &str, code: u8) -> ExitCode {
-    print_raw(&foreign::escape_lines(text.trim_end()), code)
-}
-
-/// Prints a text whose control characters are escaped. A closed pipe is no error.
-fn print_raw(text: &str, code: u8) -> ExitCode {
-    match write_line(text) {
+    let text = foreign::escape_lines(text.trim_end());
+    let mut out = io::stdout().lock();
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => failed(1, &format!("standard output: {error}")),
         _ => ExitCode::from(code),
     }
-}
-
-pub fn write_line(text: &str) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "{text}").and_then(|()| out.flush())
 }
 
 pub fn failed(code: u8, why: &str) -> ExitCode {
@@ -84,7 +67,7 @@ pub fn misconfigured(problems: &[Problem]) -> ExitCode {
     let any = |kind| problems.iter().any(|problem| problem.kind == kind);
     ExitCode::from(if any(ProblemKind::Usage) {
         USAGE
-    } else if any(ProblemKind::Configuration) || any(ProblemKind::Absent) || any(ProblemKind::NotGiven) {
+    } else if any(ProblemKind::Configuration) || any(ProblemKind::Absent) {
         CONFIGURATION
     } else {
         1
@@ -95,26 +78,12 @@ pub fn misconfigured(problems: &[Problem]) -> ExitCode {
 pub fn print_clap_error(error: &clap::Error) {
     // The write fails without a terminal.
     if error.use_stderr() {
-        // It quotes arguments unescaped. After the styles are removed, all control characters are untrusted.
-        let text = without_styles(&error.render().ansi().to_string());
+        // It quotes arguments unescaped. There are no styles, so that all control characters are untrusted.
+        let text = error.render().ansi().to_string();
         write!(io::stderr(), "{}", foreign::escape_lines(&text)).ok();
     } else {
         error.print().ok();
     }
-}
-
-/// Removes colors and other styles. Nothing else is removed: a reader has to see what an argument contains.
-fn without_styles(text: &str) -> String {
-    let mut parts = text.split("\u{1b}[");
-    let mut plain = parts.next().unwrap_or_default().to_owned();
-    for part in parts {
-        let after = part.trim_start_matches(|letter: char| letter.is_ascii_digit() || letter == ';');
-        match after.strip_prefix('m') {
-            Some(text) => plain += text,
-            None => plain.extend(["\u{1b}[", part]),
-        }
-    }
-    plain
 }
 
 pub fn print_error(why: &str) {

@@ -1,7 +1,11 @@
 //! Reasons of events.
 
+use std::fmt;
+
+use serde::Serialize;
+
 /// Reason of an event, in the kubelet's spelling (kubelet: `pkg/kubelet/events/event.go`) where it has one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 pub enum Reason {
     /// A container is being stopped.
     Killing,
@@ -46,31 +50,6 @@ pub enum Reason {
 // === impl Reason ===
 
 impl Reason {
-    /// The reason in the API.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Killing => "Killing",
-            Self::FailedPreStopHook => "FailedPreStopHook",
-            Self::FailedKillPod => "FailedKillPod",
-            Self::FailedUnMount => "FailedUnMount",
-            Self::RuntimeStateMismatch => "RuntimeStateMismatch",
-            Self::ProcessesKilled => "ProcessesKilled",
-            Self::TeardownBlocked => "TeardownBlocked",
-            Self::TeardownActive => "TeardownActive",
-            Self::TeardownStandby => "TeardownStandby",
-            Self::TeardownObserving => "TeardownObserving",
-            Self::KubeletFailing => "KubeletFailing",
-            Self::KubeletUnresponsive => "KubeletUnresponsive",
-            Self::DriverHoldExceeded => "DriverHoldExceeded",
-            Self::Evicted => "Evicted",
-            Self::StopRequestCanceled => "StopRequestCanceled",
-            Self::DeadlineExceeded => "DeadlineExceeded",
-            Self::ExceededGracePeriod => "ExceededGracePeriod",
-            Self::OwnerRefInvalidNamespace => "OwnerRefInvalidNamespace",
-            Self::ForegroundDeletionDelayed => "ForegroundDeletionDelayed",
-        }
-    }
-
     /// `Normal` or `Warning`.
     pub fn kind(self) -> &'static str {
         match self {
@@ -79,20 +58,14 @@ impl Reason {
             | Self::TeardownActive
             | Self::TeardownStandby
             | Self::TeardownObserving => "Normal",
-            Self::FailedPreStopHook
-            | Self::FailedKillPod
-            | Self::FailedUnMount
-            | Self::RuntimeStateMismatch
-            | Self::ProcessesKilled
-            | Self::TeardownBlocked
-            | Self::KubeletFailing
-            | Self::KubeletUnresponsive
-            | Self::DriverHoldExceeded
-            | Self::Evicted
-            | Self::StopRequestCanceled
-            | Self::ExceededGracePeriod
-            | Self::OwnerRefInvalidNamespace
-            | Self::ForegroundDeletionDelayed => "Warning",
+            _ => "Warning",
         }
+    }
+}
+
+impl fmt::Display for Reason {
+    /// The reason in the API.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.serialize(f)
     }
 }

@@ -2,11 +2,7 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-use super::{
-    mismatch::Mismatch,
-    step::Step,
-    waits_for::{self, WaitsFor},
-};
+use super::{mismatch::Mismatch, step::Step};
 
 /// The gate is shut.
 pub const BLOCKED: &str = "blocked";
@@ -40,8 +36,8 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
     /// The evidence that a user has to approve.
     pub mismatch: Option<Mismatch>,
-    /// What it waits for, as far as known: all that the message names.
-    pub waits_for: Vec<WaitsFor>,
+    /// PIDs of processes that have to exit first, as far as known.
+    pub holders: Vec<i32>,
 }
 
 /// An error that can be the cause of a failure.
@@ -51,8 +47,8 @@ pub trait Reasoned: fmt::Display {
         OTHER.into()
     }
 
-    /// What the failed step waits for: everything that the message names.
-    fn waits_for(&self) -> Vec<WaitsFor> {
+    /// PIDs of processes that have to exit first, as far as known.
+    fn holders(&self) -> Vec<i32> {
         Vec::new()
     }
 }
@@ -62,8 +58,8 @@ impl<T: Reasoned + ?Sized> Reasoned for &T {
         (**self).reason()
     }
 
-    fn waits_for(&self) -> Vec<WaitsFor> {
-        (**self).waits_for()
+    fn holders(&self) -> Vec<i32> {
+        (**self).holders()
     }
 }
 
@@ -85,20 +81,20 @@ impl Failure {
             reason: cause.reason(),
             retry_after: None,
             mismatch: None,
-            waits_for: cause.waits_for(),
+            holders: cause.holders(),
         }
-    }
-
-    /// The same failure, which waits for these, too.
-    #[must_use]
-    pub fn waiting_for(mut self, more: impl IntoIterator<Item = WaitsFor>) -> Self {
-        waits_for::add(&mut self.waits_for, more);
-        self
     }
 
     /// Whether a container may still run because of it.
     pub fn is_stop_failure(&self) -> bool {
         matches!(self.step, Step::Hook | Step::Term | Step::Kill)
+    }
+}
+
+/// Work that continues after a failure returns all of them.
+impl From<Failure> for Vec<Failure> {
+    fn from(failure: Failure) -> Self {
+        vec![failure]
     }
 }
 
@@ -118,8 +114,8 @@ pub(super) fn write_at(f: &mut fmt::Formatter<'_>, step: Step, target: &str, mes
 }
 
 /// # Errors
-/// The failures, if there are any.
-pub fn ok_if_empty(failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
+/// The failures or faults, if there are any.
+pub fn ok_if_empty<T>(failures: Vec<T>) -> Result<(), Vec<T>> {
     if failures.is_empty() { Ok(()) } else { Err(failures) }
 }
 

@@ -96,44 +96,6 @@ pub fn escape_lines(text: &str) -> String {
     pieces.collect()
 }
 
-/// Whether a terminal shows all characters of the text and interprets none. A newline is permitted.
-pub fn is_printable(text: &str) -> bool {
-    text.chars().all(|letter| !is_interpreted(letter))
-}
-
-/// Whether a terminal may interpret the character, or does not show it.
-fn is_interpreted(letter: char) -> bool {
-    let stays = || {
-        escape_control_chars(letter.encode_utf8(&mut [0; 4]))
-            .chars()
-            .eq([letter])
-    };
-    letter != '\n' && !stays()
-}
-
-/// Escapes characters in YAML that terminals interpret. They must occur only in double quotes.
-pub fn escape_quoted_yaml(yaml: String) -> String {
-    if is_printable(&yaml) {
-        return yaml;
-    }
-    replace_interpreted(&yaml, |out, letter| {
-        // Writing to a String cannot fail.
-        let _ = write!(out, "\\U{:08X}", u32::from(letter));
-    })
-}
-
-/// Has `write` write each character that a terminal interprets.
-fn replace_interpreted(text: &str, mut write: impl FnMut(&mut String, char)) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match is_interpreted(letter) {
-            true => write(&mut out, letter),
-            false => out.push(letter),
-        }
-    }
-    out
-}
-
 /// Escapes all strings in a JSON value, keys too.
 pub fn escape_value(answer: Value) -> Value {
     match answer {
@@ -155,12 +117,19 @@ pub fn escape_json(json: String) -> String {
     if json.bytes().all(is_plain) {
         return json;
     }
-    replace_interpreted(&json, |out, letter| {
+    let mut out = String::with_capacity(json.len());
+    for letter in json.chars() {
+        let escaped = escape_control_chars(letter.encode_utf8(&mut [0; 4]));
+        if letter == '\n' || escaped.chars().eq([letter]) {
+            out.push(letter);
+            continue;
+        }
         for unit in letter.encode_utf16(&mut [0; 2]) {
             // Writing to a String cannot fail.
             let _ = write!(out, "\\u{unit:04x}");
         }
-    })
+    }
+    out
 }
 
 #[cfg(test)]

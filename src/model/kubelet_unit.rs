@@ -68,7 +68,8 @@ pub struct MainProcess {
 }
 
 /// What the states of a unit amount to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum UnitState {
     /// Its main process exits, and systemd restarts it.
     Restarting,
@@ -111,19 +112,8 @@ impl KubeletUnit {
 
     /// Whether its journal can say why the kubelet does not work: it was not stopped by a user.
     pub fn has_reason_in_journal(&self) -> bool {
-        match self.state() {
-            UnitState::Restarting
-            | UnitState::Failed
-            | UnitState::Starting
-            | UnitState::Running
-            | UnitState::Stopping => true,
-            UnitState::Masked | UnitState::Unloadable | UnitState::ConditionUnmet | UnitState::Stopped => false,
-        }
-    }
-
-    /// Whether systemd restarts it again and again.
-    fn is_restarting(&self) -> bool {
-        self.state() == UnitState::Restarting
+        use UnitState::{Failed, Restarting, Running, Starting, Stopping};
+        matches!(self.state(), Restarting | Failed | Starting | Running | Stopping)
     }
 
     /// The same with the last exit and error of `before`, while a restarted unit has not exited again. Otherwise each start would
@@ -132,7 +122,10 @@ impl KubeletUnit {
     pub fn after(self, before: Option<&Self>) -> Self {
         // A start by a user sets the counter to zero.
         let was_restarted = |before: &&Self| {
-            before.is_restarting() && before.unit == self.unit && self.restarts > 0 && before.restarts <= self.restarts
+            before.state() == UnitState::Restarting
+                && before.unit == self.unit
+                && self.restarts > 0
+                && before.restarts <= self.restarts
         };
         match before.filter(was_restarted) {
             Some(before) if self.exit.is_none() => Self {
@@ -156,29 +149,23 @@ impl KubeletUnit {
     }
 
     fn sentence(&self, is_detailed: bool) -> String {
-        let unit = &self.unit;
+        let (unit, end) = (&self.unit, self.end());
         let since = self
             .since
-            .map_or_else(String::new, |since| format!(" since {}", time(since)));
+            .map(|since| since.strftime(" since %Y-%m-%d %H:%M:%S UTC").to_string());
+        let since = since.unwrap_or_default();
         let process = self.main_process.as_ref().map(|process| process.text(is_detailed));
         let process = process.unwrap_or_default();
         match self.state() {
             UnitState::Restarting => {
-                let restarts = format_count(self.restarts.into(), "restart");
-                let restarts = if is_detailed {
-                    format!(" ({restarts})")
-                } else {
-                    String::new()
-                };
-                format!("{unit} fails and is restarted each time{restarts}{}", self.end())
+                let restarts = format!(" ({})", format_count(self.restarts.into(), "restart"));
+                let restarts = if is_detailed { restarts } else { String::new() };
+                format!("{unit} fails and is restarted each time{restarts}{end}")
             }
             UnitState::Failed if self.result == "start-limit-hit" => {
-                format!(
-                    "{unit} has failed too often and is not restarted any more{}",
-                    self.end()
-                )
+                format!("{unit} has failed too often and is not restarted any more{end}")
             }
-            UnitState::Failed => format!("{unit} has failed{}", self.end()),
+            UnitState::Failed => format!("{unit} has failed{end}"),
             UnitState::Starting => format!("{unit} is starting ({}){since}", self.sub_state),
             UnitState::Running => format!("{unit} runs{since}{process}"),
             UnitState::Stopping => format!("{unit} is being stopped ({}){since}{process}", self.sub_state),
@@ -188,34 +175,28 @@ impl KubeletUnit {
                 format!("{unit} is stopped{since}: a condition of the unit, such as ConditionPathExists=, is not met")
             }
             UnitState::Stopped => {
-                let disabled = if self.unit_file_state == "disabled" {
-                    ", and disabled"
-                } else {
-                    ""
-                };
+                let disabled = if self.is_disabled() { ", and disabled" } else { "" };
                 format!("{unit} is stopped{since}{disabled}, by a user or a program, or it exited with code 0")
             }
         }
     }
 
+    fn is_disabled(&self) -> bool {
+        self.unit_file_state == "disabled"
+    }
+
     /// How the last run ended.
     fn end(&self) -> String {
-        let is_said_by_exit = matches!(
-            &*self.result,
-            "success" | "exit-code" | "signal" | "core-dump" | "start-limit-hit"
-        );
-        let result = (!is_said_by_exit || self.exit.is_none()).then(|| self.result.clone());
+        const SAID_BY_EXIT: [&str; 4] = ["exit-code", "signal", "core-dump", "start-limit-hit"];
         let exit = self.exit.as_ref().map(|exit| match exit {
             UnitExit::Code(code) => format!("exit code {code}"),
             UnitExit::Signal(signal) => format!("killed by {signal}"),
         });
         // While a restarted unit runs, its result is still `success`.
-        let parts = result.into_iter().chain(exit);
-        let parts = parts.filter(|part| !part.is_empty() && part != "success");
-        match parts.collect::<Vec<_>>().join(", ") {
-            parts if parts.is_empty() => parts,
-            parts => format!(": {parts}"),
-        }
+        let result = Some(&self.result).filter(|result| !["", "success"].contains(&result.as_str()));
+        let result = result.filter(|result| exit.is_none() || !SAID_BY_EXIT.contains(&result.as_str()));
+        let parts: String = result.cloned().into_iter().chain(exit).collect::<Vec<_>>().join(", ");
+        if parts.is_empty() { parts } else { format!(": {parts}") }
     }
 
     fn reason(&self) -> String {
@@ -229,32 +210,28 @@ impl KubeletUnit {
     /// What a user can do.
     pub fn remedy(&self) -> String {
         let unit = &self.unit;
-        match self.state() {
-            UnitState::Restarting => {
-                format!("run `journalctl -u {unit} -n 50`; after the repair `systemctl restart {unit}`")
+        let journal = format!("run `journalctl -u {unit} -n 50`");
+        match (self.state(), &self.main_process) {
+            (UnitState::Restarting, _) => format!("{journal}; after the repair `systemctl restart {unit}`"),
+            (UnitState::Failed, _) => {
+                format!("{journal}; after the repair `systemctl reset-failed {unit}` and `systemctl start {unit}`")
             }
-            UnitState::Failed => format!(
-                "run `journalctl -u {unit} -n 50`; after the repair `systemctl reset-failed {unit}` and `systemctl start {unit}`"
+            (UnitState::Starting, _) => {
+                format!("run `systemctl status {unit}`: it shows the command that does not finish")
+            }
+            (UnitState::Running | UnitState::Stopping, Some(process)) if process.is_stopped => {
+                format!("run `kill -CONT {}`: a signal has stopped this process", process.pid)
+            }
+            (UnitState::Running | UnitState::Stopping, _) => format!(
+                "{journal} and `systemctl restart {unit}`; a process that does not exit: `systemctl kill --signal=KILL {unit}`"
             ),
-            UnitState::Starting => format!("run `systemctl status {unit}`: it shows the command that does not finish"),
-            UnitState::Running | UnitState::Stopping => match &self.main_process {
-                Some(MainProcess {
-                    pid, is_stopped: true, ..
-                }) => {
-                    format!("run `kill -CONT {pid}`: a signal has stopped this process")
-                }
-                _ => format!(
-                    "run `journalctl -u {unit} -n 50` and `systemctl restart {unit}`; a process that does not exit: `systemctl kill \
-                     --signal=KILL {unit}`"
-                ),
-            },
-            UnitState::Masked => format!("run `systemctl unmask {unit}` and `systemctl start {unit}`"),
-            UnitState::Unloadable => {
+            (UnitState::Masked, _) => format!("run `systemctl unmask {unit}` and `systemctl start {unit}`"),
+            (UnitState::Unloadable, _) => {
                 format!("run `systemctl status {unit}`; after the repair `systemctl daemon-reload`")
             }
-            UnitState::ConditionUnmet => format!("run `systemctl status {unit}`: it names the condition"),
-            UnitState::Stopped if self.unit_file_state == "disabled" => format!("run `systemctl enable --now {unit}`"),
-            UnitState::Stopped => format!("run `systemctl start {unit}`"),
+            (UnitState::ConditionUnmet, _) => format!("run `systemctl status {unit}`: it names the condition"),
+            (UnitState::Stopped, _) if self.is_disabled() => format!("run `systemctl enable --now {unit}`"),
+            (UnitState::Stopped, _) => format!("run `systemctl start {unit}`"),
         }
     }
 }
@@ -278,17 +255,7 @@ impl UnitState {
 
 impl fmt::Display for UnitState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Restarting => "restarting",
-            Self::Failed => "failed",
-            Self::Starting => "starting",
-            Self::Running => "running",
-            Self::Stopping => "stopping",
-            Self::Masked => "masked",
-            Self::Unloadable => "unloadable",
-            Self::ConditionUnmet => "condition-unmet",
-            Self::Stopped => "stopped",
-        })
+        self.serialize(f)
     }
 }
 
@@ -305,10 +272,6 @@ impl MainProcess {
         };
         format!(", main process {}{state}", self.pid)
     }
-}
-
-fn time(at: Timestamp) -> impl fmt::Display {
-    at.strftime("%Y-%m-%d %H:%M:%S UTC")
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
 //! What an agent that only observes found about one termination by the kubelet.
 
-use std::{collections::BTreeMap, fmt};
+use std::fmt;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 /// The termination of one pod by the kubelet, compared with what the agent would have done.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Observation {
@@ -39,7 +39,8 @@ pub struct Observation {
 }
 
 /// The result of a comparison.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "agent", derive(clap::ValueEnum))]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
@@ -50,6 +51,7 @@ pub enum Verdict {
     /// The kubelet was done with the pod, and has left something of it on the node.
     Leftovers,
     /// Not all of it was seen.
+    #[default]
     Unknown,
 }
 
@@ -125,12 +127,7 @@ impl Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Same => "same",
-            Self::Different => "different",
-            Self::Leftovers => "leftovers",
-            Self::Unknown => "unknown",
-        })
+        self.serialize(f)
     }
 }
 
@@ -138,15 +135,7 @@ impl fmt::Display for Verdict {
 
 impl fmt::Display for LeftoverKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Container => "container",
-            Self::Sandbox => "sandbox",
-            Self::Mount => "mount",
-            Self::Volume => "volume",
-            Self::Claim => "claim",
-            Self::Cgroup => "cgroup",
-            Self::Directory => "directory",
-        })
+        self.serialize(f)
     }
 }
 
@@ -156,14 +145,5 @@ impl Observation {
     /// Whether it differs only as the documentation says.
     pub fn differs_as_documented(&self) -> bool {
         self.verdict == Verdict::Different && self.differences.iter().all(|it| it.documented.is_some())
-    }
-
-    /// Number of leftovers of each kind.
-    pub fn leftover_counts(&self) -> BTreeMap<LeftoverKind, u64> {
-        let mut counts = BTreeMap::new();
-        for leftover in &self.leftovers {
-            *counts.entry(leftover.kind).or_default() += 1;
-        }
-        counts
     }
 }

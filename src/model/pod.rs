@@ -8,8 +8,8 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodSt
 mod hook;
 mod object;
 
-pub use hook::{Hook, HookPort, HttpGet};
-pub use object::{PodObject, RawStatuses, VolumeFacts};
+pub use hook::{Hook, HttpGet};
+pub use object::{PodObject, VolumeFacts};
 
 /// Exit code of a container whose exit is unknown: never a success.
 pub const UNKNOWN_EXIT_CODE: i32 = 137;
@@ -25,18 +25,16 @@ const NODE_CRITICAL: (&str, i32) = ("system-node-critical", 2_000_001_000);
 
 /// Approximate bytes that are kept of one pod at most. About 30 containers fit; a node may have 250 pods.
 const LARGE: usize = 128 << 10;
-/// Approximate bytes of a hook with the ports of its container that are kept of a large object.
-const LARGE_HOOK: usize = 4 << 10;
 
 /// Pods of a full node. Of further ones only an outline is kept.
 pub const FULL_NODE: usize = 250;
 
 /// UID of a pod, which identifies it.
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PodUid(Arc<str>);
 
 /// UID of a pod, with its namespace and name for output.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct PodRef {
     /// UID.
     pub uid: PodUid,
@@ -47,7 +45,7 @@ pub struct PodRef {
 }
 
 /// The fields of a pod that its termination depends on.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct PodView {
     /// UID, namespace and name.
     pub pod: PodRef,
@@ -86,15 +84,13 @@ pub struct PodView {
 }
 
 /// What the API server has of a pod.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub enum ApiObject {
     /// The fields of its object that the status depends on.
     Present(Arc<PodObject>),
     /// An object that is not kept: the pod does not terminate by it, or it is large. The view has what a stop needs.
-    NotKept {
-        /// It is large.
-        is_large: bool,
-    },
+    #[default]
+    NotKept,
     /// An object of which the view is only an outline: a large one, or one of thousands of terminal pods. It is read before the first
     /// step.
     Unread,
@@ -179,7 +175,7 @@ impl ApiObject {
     pub fn last_known(&self) -> Option<&Arc<PodObject>> {
         match self {
             Self::Present(object) | Self::Gone(Some(object)) => Some(object),
-            Self::NotKept { .. } | Self::Unread | Self::Gone(None) | Self::NoServer => None,
+            Self::NotKept | Self::Unread | Self::Gone(None) | Self::NoServer => None,
         }
     }
 
@@ -200,8 +196,7 @@ impl PodView {
     /// Projects an API object to the fields that are kept. The whole object is kept only if it shows that the pod terminates, or
     /// if the termination is `decided` otherwise. Of a large object few fields are kept: the worker reads it again.
     pub fn project(object: PodObject, decided: bool) -> Self {
-        let weight = object.weight();
-        if weight <= LARGE {
+        if object.weight <= LARGE {
             return Self::whole(object, decided);
         }
         Self {
@@ -214,20 +209,11 @@ impl PodView {
         }
     }
 
-    /// As [`Self::whole`], but of a large object only what a stop needs: the containers that `exist`, none of their large hooks, and not
-    /// the object itself.
-    pub fn for_stop(object: PodObject, exist: impl Fn(&str) -> bool) -> Self {
-        let weight = object.weight();
+    /// As [`Self::whole`], without the object if it is large: the grace period may be long.
+    pub fn for_stop(object: PodObject) -> Self {
+        let is_large = object.weight > LARGE;
         let view = Self::whole(object, true);
-        if weight <= LARGE {
-            return view;
-        }
-        let existing = view.containers.into_iter().filter(|container| exist(&container.name));
-        Self {
-            containers: existing.map(ContainerView::without_large_hook).collect(),
-            object: ApiObject::NotKept { is_large: true },
-            ..view
-        }
+        if is_large { view.without_object() } else { view }
     }
 
     /// As [`Self::project`], with all fields that a teardown uses, even of a large object.
@@ -244,7 +230,7 @@ impl PodView {
     #[must_use]
     pub fn without_object(&self) -> Self {
         let object = match &self.object {
-            ApiObject::Present(_) => ApiObject::NotKept { is_large: false },
+            ApiObject::Present(_) => ApiObject::NotKept,
             ApiObject::Gone(_) => ApiObject::Gone(None),
             other => other.clone(),
         };
@@ -262,36 +248,7 @@ impl PodView {
 
     /// A pod of which only the identity is known.
     pub fn identity_only(pod: PodRef) -> Self {
-        Self {
-            pod,
-            deletion: None,
-            terminal_phase: false,
-            shows_running: false,
-            mirror: false,
-            spec_grace: None,
-            host_network: false,
-            node_critical: false,
-            ips: Vec::new(),
-            host_ip: None,
-            attachable_volumes: false,
-            dynamic_resources: false,
-            claims: Vec::new(),
-            user_namespace: false,
-            host_paths: Vec::new(),
-            containers: Vec::new(),
-            object: ApiObject::NotKept { is_large: false },
-        }
-    }
-
-    /// A pod in a terminal phase, of which only the grace period of its spec in seconds is known. Its worker reads the object again,
-    /// as for a large one.
-    pub fn terminal(pod: PodRef, spec_grace: Option<i64>) -> Self {
-        Self {
-            terminal_phase: true,
-            spec_grace,
-            object: ApiObject::Unread,
-            ..Self::identity_only(pod)
-        }
+        Self { pod, ..Self::default() }
     }
 
     fn from_object(object: &PodObject) -> Self {
@@ -336,7 +293,7 @@ impl PodView {
             user_namespace: spec.is_some_and(|spec| spec.host_users == Some(false)),
             host_paths: volumes.host_paths.iter().cloned().collect(),
             containers: spec.map(containers).unwrap_or_default(),
-            object: ApiObject::NotKept { is_large: false },
+            object: ApiObject::default(),
         }
     }
 
@@ -355,7 +312,9 @@ impl PodView {
             shows_running: self.shows_running,
             mirror: self.mirror,
             dynamic_resources: self.dynamic_resources,
-            ..Self::terminal(self.pod.clone(), self.spec_grace)
+            spec_grace: self.spec_grace,
+            object: ApiObject::Unread,
+            ..Self::identity_only(self.pod.clone())
         }
     }
 
@@ -416,22 +375,33 @@ pub fn container_statuses(status: &PodStatus) -> impl Iterator<Item = &Container
     lists.into_iter().flatten().flatten()
 }
 
+/// Whether a status shows its container as running.
+pub fn is_running(entry: &ContainerStatus) -> bool {
+    entry.state.as_ref().is_some_and(|state| state.running.is_some())
+}
+
+/// As [`container_statuses`].
+pub fn container_statuses_mut(status: &mut PodStatus) -> impl Iterator<Item = &mut ContainerStatus> {
+    let lists = [
+        &mut status.init_container_statuses,
+        &mut status.container_statuses,
+        &mut status.ephemeral_container_statuses,
+    ];
+    lists.into_iter().flatten().flatten()
+}
+
 /// Whether a pod never leaves this phase.
 pub fn is_terminal_phase(phase: &str) -> bool {
     matches!(phase, "Failed" | "Succeeded")
 }
 
 fn shows_running(status: &PodStatus) -> bool {
-    if status.phase.as_deref() == Some("Running") {
-        return true;
-    }
-    container_statuses(status).any(|entry| entry.state.as_ref().is_some_and(|state| state.running.is_some()))
+    status.phase.as_deref() == Some("Running") || container_statuses(status).any(is_running)
 }
 
 /// Drops fields that the status does not depend on: a full node keeps hundreds of objects.
 fn drop_fields_without_effect_on_status(object: &mut PodObject) {
     object.volumes = VolumeFacts::default();
-    object.unreadable = Vec::new();
     if let Some(spec) = &mut object.pod.spec {
         for container in spec.init_containers.iter_mut().flatten().chain(&mut spec.containers) {
             container.lifecycle = None;
@@ -440,10 +410,19 @@ fn drop_fields_without_effect_on_status(object: &mut PodObject) {
     }
 }
 
+/// A restartable init container, with its own policy Always (`IsRestartableInitContainer`).
+pub fn is_sidecar(init_container: &Container) -> bool {
+    init_container.restart_policy.as_deref() == Some("Always")
+}
+
 fn containers(spec: &PodSpec) -> Vec<ContainerView> {
     let init = spec.init_containers.iter().flatten().map(|container| {
-        let sidecar = container.restart_policy.as_deref() == Some("Always");
-        ContainerView::from_spec(container, if sidecar { Role::Sidecar } else { Role::Init })
+        let role = if is_sidecar(container) {
+            Role::Sidecar
+        } else {
+            Role::Init
+        };
+        ContainerView::from_spec(container, role)
     });
     let regular = spec
         .containers
@@ -465,23 +444,6 @@ fn containers(spec: &PodSpec) -> Vec<ContainerView> {
 // === impl ContainerView ===
 
 impl ContainerView {
-    /// Replaces a large hook by [`Hook::Large`], and drops the ports unless the hook may need them.
-    fn without_large_hook(self) -> Self {
-        let ports = self.ports.iter().map(|(name, _)| hook::ELEMENT + name.len());
-        let weight = ports.sum::<usize>() + self.pre_stop.as_ref().map_or(0, Hook::weight);
-        match self.pre_stop {
-            Some(hook) if weight <= LARGE_HOOK => Self {
-                pre_stop: Some(hook),
-                ..self
-            },
-            hook => Self {
-                pre_stop: hook.map(|_| Hook::Large),
-                ports: Vec::new(),
-                ..self
-            },
-        }
-    }
-
     fn from_spec(container: &Container, role: Role) -> Self {
         let pre_stop = container
             .lifecycle

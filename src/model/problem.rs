@@ -18,9 +18,7 @@ pub struct Problem {
 pub enum ProblemKind {
     /// The command line is wrong.
     Usage,
-    /// A required flag is missing, and no default is found on this node yet.
-    NotGiven,
-    /// A file or address that a flag names is wrong.
+    /// A file or address that a flag names is wrong, or a required flag is missing and has no default on this node yet.
     Configuration,
     /// It does not exist yet, and may appear: the node may join its cluster after the installation.
     Absent,
@@ -42,15 +40,8 @@ impl Problem {
         }
     }
 
-    /// A required flag is missing, and no default was found.
-    pub fn not_given(what: impl Into<String>, remedy: &str) -> Self {
-        Self {
-            kind: ProblemKind::NotGiven,
-            ..Self::usage(what, remedy)
-        }
-    }
-
-    /// A file or address that a flag names is wrong. Only the first line of `what` is kept: parsers quote the source in further ones.
+    /// A file or address that a flag names is wrong, or a flag is missing. Only the first line of `what` is kept: parsers quote the
+    /// source in further ones.
     pub fn configuration(what: impl Into<String>, remedy: &str) -> Self {
         let what: String = what.into();
         Self {
@@ -71,7 +62,7 @@ impl Problem {
     /// Whether it may end without a restart: only the command line of a process stays as it is.
     pub fn may_be_repaired(&self) -> bool {
         match self.kind {
-            ProblemKind::NotGiven | ProblemKind::Configuration | ProblemKind::Absent => true,
+            ProblemKind::Configuration | ProblemKind::Absent => true,
             ProblemKind::Usage | ProblemKind::Taken | ProblemKind::Internal => false,
         }
     }

@@ -7,11 +7,12 @@ use serde::{Deserialize, Serialize};
 use crate::model::pod::PodView;
 
 /// Why a pod terminates.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum Cause {
     /// It has a deletionTimestamp.
+    #[default]
     Deleted,
     /// Its phase is Failed or Succeeded.
     PhaseTerminal,
@@ -35,7 +36,7 @@ pub enum Terminator {
 }
 
 /// What the grace period of a pod is counted from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub enum GraceStart {
@@ -44,6 +45,7 @@ pub enum GraceStart {
     /// The moment when this agent began to terminate the pod.
     Termination,
     /// It has not begun: this agent has not begun to terminate the pod.
+    #[default]
     NotBegun,
 }
 

@@ -7,10 +7,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     model::{
+        blocked::Blocked,
         failure::{BLOCKED, Failure, STATIC_POD, write_at},
         mismatch::Mismatch,
+        pod::PodRef,
         termination::{Cause, GraceStart},
-        waits_for::WaitsFor,
     },
     words::format_count,
 };
@@ -54,7 +55,7 @@ pub struct Span {
 }
 
 /// The trace of a pod's termination, as it is reported.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Trace {
@@ -88,7 +89,7 @@ pub struct Trace {
     pub attempts: u32,
     /// What blocks it: failures of the last attempt that were not resolved, or what it waits for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub blocked: Vec<Blocked>,
+    pub blocked: Vec<Obstacle>,
     /// The terminal phase in the API. `None` before that, or if the object was deleted first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<String>,
@@ -124,7 +125,7 @@ pub struct Trace {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
-pub struct Blocked {
+pub struct Obstacle {
     /// The step that failed and is retried; `None` if the whole pod waits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Step>,
@@ -141,9 +142,6 @@ pub struct Blocked {
     /// PIDs of processes that have to exit first, as far as known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub holders: Vec<i32>,
-    /// What is watched: the next attempt begins within two seconds of a change of these.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub waits_for: Vec<String>,
 }
 
 /// Kind of a reason that blocks a pod.
@@ -181,6 +179,33 @@ pub struct UnapprovedMismatch {
 // === impl Trace ===
 
 impl Trace {
+    /// The trace of a pod that begins to terminate, without its grace period.
+    pub fn new(pod: &PodRef, cause: Cause, began: Timestamp) -> Self {
+        Self {
+            namespace: pod.namespace.to_string(),
+            name: pod.name.to_string(),
+            uid: pod.uid.to_string(),
+            began,
+            cause,
+            ..Self::default()
+        }
+    }
+
+    /// The trace of a deleted pod that has begun to terminate, for tests.
+    #[cfg(test)]
+    pub fn sample() -> Self {
+        let pod = PodRef {
+            uid: "1234".into(),
+            namespace: "default".into(),
+            name: "web-0".into(),
+        };
+        Self {
+            grace_seconds: 30,
+            attempts: 1,
+            ..Self::new(&pod, Cause::Deleted, "2026-01-02T03:04:05Z".parse().unwrap())
+        }
+    }
+
     /// Whether the grace period has not begun on this node: it runs from the moment when this agent begins to terminate the pod.
     pub fn awaits_grace_period(&self) -> bool {
         self.stage == Stage::Terminating && self.grace_counted_from == GraceStart::NotBegun && self.grace_left_ms > 0
@@ -199,17 +224,15 @@ impl Trace {
     pub fn start_and_attempts(&self) -> (String, String) {
         let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
         let attempts = format_count(self.attempts.into(), "attempt");
-        match self.resumed {
-            None if self.attempts == 0 => (
-                format!("known since {} ({})", at(self.began), self.cause),
-                "nothing was tried yet".to_owned(),
-            ),
-            None => (format!("began {} ({})", at(self.began), self.cause), attempts),
+        let (verb, attempts) = match self.resumed {
+            None if self.attempts == 0 => ("known since", "nothing was tried yet".to_owned()),
+            None => ("began", attempts),
             Some(resumed) => (
-                format!("began {} ({})", at(self.began), self.cause),
+                "began",
                 format!("{attempts} since this agent was started again at {}", at(resumed)),
             ),
-        }
+        };
+        (format!("{verb} {} ({})", at(self.began), self.cause), attempts)
     }
 
     /// When the next attempt begins at the latest; `None` during an attempt.
@@ -223,9 +246,9 @@ impl Trace {
     }
 }
 
-// === impl Blocked ===
+// === impl Obstacle ===
 
-impl Blocked {
+impl Obstacle {
     /// The whole pod waits.
     pub fn pod(reason: BlockedReason, message: impl Into<String>) -> Self {
         Self {
@@ -235,12 +258,21 @@ impl Blocked {
             message: message.into(),
             retry_at: None,
             holders: Vec::new(),
-            waits_for: Vec::new(),
         }
     }
 }
 
-impl From<&Failure> for Blocked {
+impl From<&Blocked> for Obstacle {
+    fn from(blocked: &Blocked) -> Self {
+        let reason = match blocked {
+            Blocked::Paused(_) => BlockedReason::Paused,
+            _ => BlockedReason::Guard,
+        };
+        Self::pod(reason, blocked.to_string())
+    }
+}
+
+impl From<&Failure> for Obstacle {
     fn from(failure: &Failure) -> Self {
         Self {
             step: Some(failure.step),
@@ -253,13 +285,12 @@ impl From<&Failure> for Blocked {
             },
             message: failure.cause.clone(),
             retry_at: None,
-            holders: failure.waits_for.iter().filter_map(WaitsFor::pid).collect(),
-            waits_for: failure.waits_for.iter().map(ToString::to_string).collect(),
+            holders: failure.holders.clone(),
         }
     }
 }
 
-impl fmt::Display for Blocked {
+impl fmt::Display for Obstacle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             step, target, message, ..
@@ -267,39 +298,6 @@ impl fmt::Display for Blocked {
         match step {
             Some(step) => write_at(f, *step, target, message),
             None => write!(f, "blocked: {message}"),
-        }
-    }
-}
-
-#[cfg(test)]
-impl Trace {
-    /// The trace of a deleted pod that has begun to terminate, for tests.
-    pub fn sample() -> Self {
-        Self {
-            namespace: "default".into(),
-            name: "web-0".into(),
-            uid: "1234".into(),
-            began: "2026-01-02T03:04:05Z".parse().unwrap(),
-            resumed: None,
-            cause: Cause::Deleted,
-            grace_seconds: 30,
-            grace_left_ms: 0,
-            grace_end_ms: None,
-            grace_counted_from: GraceStart::NotBegun,
-            stage: Stage::Terminating,
-            elapsed_ms: 0,
-            attempts: 1,
-            blocked: Vec::new(),
-            phase: None,
-            reason: None,
-            waits_for_deletion: false,
-            finalizers: Vec::new(),
-            canceled_because: None,
-            runtime_state: None,
-            kill_in_ms: None,
-            sandbox_error: None,
-            spans: Vec::new(),
-            mismatch: None,
         }
     }
 }

@@ -1,13 +1,13 @@
 //! Pod cgroups in all cgroup hierarchies of this node: v1, v2 or both.
 //!
-//! cgroups-rs kills, freezes and thaws. This module implements the rest:
+//! cgroups-rs thaws. This module implements the rest:
 //! - Lists of processes: its `procs` turns a read error into an empty list, which would mean "nothing runs".
 //! - Removal: its `delete` for v1 stops at the first controller that fails, and sleeps on the calling thread.
-//! - Waiting until a cgroup is frozen, and SIGKILL by pidfd on kernels without `cgroup.kill`: it has neither.
+//! - SIGKILL: it writes `cgroup.kill` only for a hierarchy of its own, and kernels without that file need pidfds.
 
 use std::{
-    collections::BTreeSet,
-    ffi::{OsStr, OsString},
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
     fmt, fs, io,
     path::{Path, PathBuf},
 };
@@ -15,9 +15,8 @@ use std::{
 use nix::errno::Errno;
 
 use super::{
-    cri::types::CgroupDriver,
     effects::{Effects, Outcome},
-    fault::{Cause, Fault, errno},
+    fault::{Fault, errno},
     mounts::MountTable,
     systemd::Systemd,
 };
@@ -37,23 +36,18 @@ pub use hierarchy::{Hierarchy, HierarchyKind};
 pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name, uid_in};
 pub use survivor::{Survivor, Survivors};
 
+type NameOf = fn(&str, Qos, &str) -> Result<PodCgroup, BadPart>;
+
+/// How the cgroup drivers name the cgroup of a pod.
+const DRIVERS: [NameOf; 2] = [pod_cgroup_name, pod_slice_name];
+const QOS: [Qos; 3] = [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort];
+
 /// All cgroup hierarchies in which a pod may have a cgroup.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
     hierarchies: Vec<Hierarchy>,
     /// Creates and stops the slices of the systemd driver.
     systemd: Systemd,
-    /// Drivers whose cgroup names are searched.
-    drivers: &'static [CgroupDriver],
-}
-
-/// How many hierarchies are searched. Runtimes put a process into the same cgroup in each.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum HierarchySearch {
-    /// Only the first one that has the cgroup. Enough to prove that a process exists.
-    First,
-    /// All of them. Needed to prove that no process exists.
-    All,
 }
 
 // === impl Cgroups ===
@@ -70,55 +64,26 @@ impl Cgroups {
         Ok(Self {
             hierarchies,
             systemd: Systemd::of_host(),
-            drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
         })
     }
 
-    /// Restricts the search to the names of this driver. By default the names of both are searched: a node may have
-    /// changed its driver, and the wrong one would find nothing.
-    #[must_use]
-    pub fn with_driver(self, driver: CgroupDriver) -> Self {
-        let drivers = match driver {
-            CgroupDriver::Cgroupfs => &[CgroupDriver::Cgroupfs],
-            CgroupDriver::Systemd => &[CgroupDriver::Systemd],
+    /// The cgroups that the pod has: below any QoS parent, because the class in the API may be wrong, and of each driver that has pods
+    /// here. A node may have changed its driver, and the wrong one would find nothing.
+    pub fn of_pod(&self, cgroup_root: &str, uid: &str) -> Result<Vec<PodCgroup>, BadPart> {
+        // An invalid name is no path either. Of the others, systemd cannot represent each.
+        pod_cgroup_name(cgroup_root, Qos::Guaranteed, uid)?;
+        let by_driver = DRIVERS.map(|name| QOS.map(|qos| name(cgroup_root, qos, uid)));
+        let mut names = by_driver.map(|names| names.into_iter().flatten().collect::<Vec<_>>());
+        let has_pods = |names: &Vec<PodCgroup>| {
+            let kubepods = names.first().and_then(|name| name.path().parent());
+            kubepods.is_some_and(|kubepods| self.may_exist(kubepods))
         };
-        Self { drivers, ..self }
-    }
-
-    /// The names that the pod's cgroup may have.
-    pub fn pod_cgroups(&self, cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<PodCgroup>, BadPart> {
-        let name = |driver: &CgroupDriver| match driver {
-            CgroupDriver::Cgroupfs => pod_cgroup_name(cgroup_root, qos, uid),
-            CgroupDriver::Systemd => pod_slice_name(cgroup_root, qos, uid),
-        };
-        let (names, bad): (Vec<_>, Vec<_>) = self.drivers.iter().map(name).partition(Result::is_ok);
-        // A root that is invalid for one driver may be valid for the other.
-        match bad.into_iter().find_map(Result::err) {
-            Some(bad) if names.is_empty() => Err(bad),
-            _ => Ok(names.into_iter().flatten().collect()),
+        if names.iter().any(has_pods) {
+            names = names.map(|names| if has_pods(&names) { names } else { Vec::new() });
         }
-    }
-
-    /// All cgroups that the pod may have: below any QoS parent, because the class in the API may be wrong, and of each driver that
-    /// has pods here.
-    pub fn possible_pod_cgroups(&self, cgroup_root: &str, uid: &str) -> Result<Vec<PodCgroup>, BadPart> {
-        let mut possible = Vec::new();
-        for guaranteed in self.pod_cgroups(cgroup_root, Qos::Guaranteed, uid)? {
-            let kubepods = guaranteed.path().parent().unwrap_or_else(|| Path::new(""));
-            if !self.may_exist(kubepods) {
-                continue;
-            }
-            let make = if guaranteed.is_slice() {
-                pod_slice_name
-            } else {
-                pod_cgroup_name
-            };
-            for qos in [Qos::Burstable, Qos::BestEffort] {
-                possible.push(make(cgroup_root, qos, uid)?);
-            }
-            possible.push(guaranteed);
-        }
-        Ok(possible)
+        let mut found = names.concat();
+        found.retain(|name| self.exists(name));
+        Ok(found)
     }
 
     /// The hierarchies, each once.
@@ -129,35 +94,28 @@ impl Cgroups {
     /// Whether pods below this cgroup root are in slices of the systemd driver, and none is in a cgroup of the cgroupfs
     /// driver.
     pub fn has_slices(&self, cgroup_root: &str) -> bool {
-        let parent =
-            |name: Result<PodCgroup, BadPart>| name.ok().and_then(|name| Some(name.path().parent()?.to_owned()));
-        let (slices, plain) = (
-            parent(pod_slice_name(cgroup_root, Qos::Guaranteed, "any")),
-            parent(pod_cgroup_name(cgroup_root, Qos::Guaranteed, "any")),
-        );
-        let exists = |path: Option<PathBuf>| {
-            path.is_some_and(|path| self.hierarchies.iter().any(|it| it.path.join(&path).exists()))
-        };
-        exists(slices) && !exists(plain)
+        let [plain, slices] = DRIVERS.map(|name| {
+            let any = name(cgroup_root, Qos::Guaranteed, "any").ok();
+            any.and_then(|any| any.path().parent().map(|kubepods| self.may_exist(kubepods)))
+        });
+        slices == Some(true) && plain != Some(true)
     }
 
     /// UIDs of all pods with a cgroup below this cgroup root, in any hierarchy, of any QoS class and either driver.
     pub fn pod_uids(&self, cgroup_root: &str) -> Result<BTreeSet<String>, Fault> {
         let mut pods = BTreeSet::new();
-        for make in [pod_cgroup_name, pod_slice_name] {
-            for qos in [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort] {
-                // A root that is invalid for one driver may be valid for the other.
-                let Ok(any) = make(cgroup_root, qos, "any") else {
-                    continue;
-                };
-                let parent = any.path().parent().unwrap_or_else(|| Path::new(""));
-                for hierarchy in &self.hierarchies {
-                    for name in names_in(&hierarchy.path.join(parent))? {
-                        let is_made_so = |uid: &String| {
-                            make(cgroup_root, qos, uid).is_ok_and(|pod| pod.path().file_name() == Some(name.as_ref()))
-                        };
-                        pods.extend(name::uid_in(&name).filter(is_made_so));
-                    }
+        for (name_of, qos) in DRIVERS.iter().flat_map(|name_of| QOS.map(|qos| (name_of, qos))) {
+            // A root that is invalid for one driver may be valid for the other.
+            let Ok(any) = name_of(cgroup_root, qos, "any") else {
+                continue;
+            };
+            let parent = any.path().parent().unwrap_or_else(|| Path::new(""));
+            for hierarchy in &self.hierarchies {
+                for name in names_in(&hierarchy.path.join(parent))? {
+                    let is_named_so = |uid: &String| {
+                        name_of(cgroup_root, qos, uid).is_ok_and(|pod| pod.path().file_name() == Some(name.as_ref()))
+                    };
+                    pods.extend(name::uid_in(&name).filter(is_named_so));
                 }
             }
         }
@@ -175,37 +133,18 @@ impl Cgroups {
     }
 
     /// PIDs of all processes in the pod's cgroup, in any hierarchy.
-    pub fn processes(&self, pod: &PodCgroup) -> Result<Vec<i32>, Fault> {
-        self.processes_except(pod, HierarchySearch::All, |_| false)
+    pub fn processes(&self, pod: &PodCgroup) -> Result<BTreeSet<i32>, Fault> {
+        Ok(self.populated_children(pod)?.into_values().flatten().collect())
     }
 
-    /// PIDs of the processes in the pod's cgroup, except those in child cgroups whose name is `known`. The empty name
-    /// stands for the pod's own cgroup.
-    pub fn processes_except(
-        &self,
-        pod: &PodCgroup,
-        search: HierarchySearch,
-        known: impl Fn(&OsStr) -> bool,
-    ) -> Result<Vec<i32>, Fault> {
-        let mut all = Vec::new();
-        let there = self.cgroups_of(pod).filter(Group::exists);
-        for group in there.take(if search == HierarchySearch::First {
-            1
-        } else {
-            usize::MAX
-        }) {
-            all.extend(group.processes_except(&known)?);
-        }
-        all.sort_unstable();
-        all.dedup();
-        Ok(all)
-    }
-
-    /// Names of the child cgroups that have processes, in any hierarchy. The empty name stands for the pod's own cgroup.
-    pub fn populated_children(&self, pod: &PodCgroup) -> Result<BTreeSet<OsString>, Fault> {
-        let mut populated = BTreeSet::new();
+    /// Names of the child cgroups that have processes, in any hierarchy, each with its PIDs. The empty name stands for the pod's own
+    /// cgroup.
+    pub fn populated_children(&self, pod: &PodCgroup) -> Result<BTreeMap<OsString, BTreeSet<i32>>, Fault> {
+        let mut populated = BTreeMap::<_, BTreeSet<_>>::new();
         for group in self.cgroups_of(pod) {
-            populated.extend(group.populated_children()?);
+            for (child, pids) in group.populated_children()? {
+                populated.entry(child).or_default().extend(pids);
+            }
         }
         Ok(populated)
     }
@@ -214,15 +153,6 @@ impl Cgroups {
     pub fn directories(&self, pod: &PodCgroup) -> Vec<PathBuf> {
         let there = self.cgroups_of(pod).filter(Group::exists);
         there.map(|group| group.path).collect()
-    }
-
-    /// Mount points that hide the pod's cgroup, each with the cgroup that is seen instead.
-    pub fn covers(&self, pod: &PodCgroup) -> Vec<(PathBuf, PathBuf)> {
-        let cover = |group: Group| match group.tree().err()?.cause {
-            Cause::CgroupCovered { path, root } => Some((path, root)),
-            _ => None,
-        };
-        self.cgroups_of(pod).filter_map(cover).collect()
     }
 
     /// Cgroups at or below the pod's whose processes are frozen, or are being frozen.
@@ -295,7 +225,6 @@ mod tests {
         Cgroups {
             hierarchies,
             systemd: Systemd::of_host(),
-            drivers: &[CgroupDriver::Cgroupfs, CgroupDriver::Systemd],
         }
     }
 
@@ -307,57 +236,52 @@ mod tests {
     }
 
     #[test]
-    fn both_drivers_are_searched_unless_one_is_configured() {
-        let cgroups = || cgroups(Vec::new());
-        let units = |cgroups: &Cgroups, root| {
-            let names = cgroups.pod_cgroups(root, Qos::Guaranteed, "1-a").unwrap();
-            names.iter().map(|name| name.unit().to_owned()).collect::<Vec<_>>()
-        };
-        assert_eq!(units(&cgroups(), "/"), ["pod1-a", "kubepods-pod1_a.slice"]);
-        // systemd cannot represent this root.
-        assert_eq!(units(&cgroups(), "/my_root"), ["pod1-a"]);
-        assert_eq!(units(&cgroups().with_driver(CgroupDriver::Cgroupfs), "/"), ["pod1-a"]);
-        assert!(
-            cgroups()
-                .with_driver(CgroupDriver::Systemd)
-                .pod_cgroups("/my_root", Qos::Guaranteed, "1-a")
-                .is_err()
-        );
-        assert!(cgroups().pod_cgroups("/", Qos::Guaranteed, "../x").is_err());
+    fn cgroups_of_a_pod_are_found_below_any_qos_parent_of_each_driver_with_pods_here() {
+        const SLICE: &str = "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_a.slice";
+        for (dirs, expected) in [
+            (vec!["pids/kubepods", "cpu/kubepods"], vec![]),
+            (
+                vec!["pids/kubepods/pod1-a", "cpu/kubepods/pod1-a"],
+                vec!["kubepods/pod1-a"],
+            ),
+            (
+                vec!["cpu/kubepods/besteffort/pod1-a", "cpu/kubepods/pod2"],
+                vec!["kubepods/besteffort/pod1-a"],
+            ),
+            // What a removal has left in one hierarchy.
+            (
+                vec!["cpu/kubepods", "pids/kubepods/burstable/pod1-a"],
+                vec!["kubepods/burstable/pod1-a"],
+            ),
+            (vec!["pids/kubepods/pod1-a"], vec!["kubepods/pod1-a"]),
+            // The driver was changed.
+            (
+                vec!["cpu/kubepods/pod1-a", &format!("cpu/{SLICE}")],
+                vec!["kubepods/pod1-a", SLICE],
+            ),
+        ] {
+            let dir = tempfile::tempdir().unwrap();
+            let names = ["cpu", "pids"];
+            let cgroups = cgroups(names.map(|name| hierarchy(dir.path(), name, HierarchyKind::V1)).into());
+            for path in &dirs {
+                fs::create_dir_all(dir.path().join(path)).unwrap();
+            }
+            let found = cgroups.of_pod("/", "1-a").unwrap();
+            assert_eq!(
+                Vec::from_iter(found.iter().map(PodCgroup::path)),
+                Vec::from_iter(expected.iter().map(Path::new)),
+                "{dirs:?}"
+            );
+            assert!(cgroups.of_pod("/", "../x").is_err());
+        }
     }
 
     #[test]
-    fn pod_may_have_a_cgroup_only_of_a_driver_that_has_pods_here() {
+    fn cgroup_root_that_systemd_cannot_represent_is_no_error() {
         let dir = tempfile::tempdir().unwrap();
-        let cgroups = cgroups(
-            ["cpu", "pids"]
-                .map(|name| hierarchy(dir.path(), name, HierarchyKind::V1))
-                .into(),
-        );
-        let possible = || {
-            let mut names = cgroups.possible_pod_cgroups("/", "1-a").unwrap();
-            names.sort_by_key(|name| name.path().to_owned());
-            names
-                .iter()
-                .map(|name| name.path().display().to_string())
-                .collect::<Vec<_>>()
-        };
-        let plain = [
-            "kubepods/besteffort/pod1-a",
-            "kubepods/burstable/pod1-a",
-            "kubepods/pod1-a",
-        ];
-        assert!(possible().is_empty());
-        fs::create_dir_all(dir.path().join("pids/kubepods")).unwrap();
-        assert_eq!(possible(), plain);
-        fs::create_dir_all(dir.path().join("cpu/kubepods.slice")).unwrap();
-        let slices = [
-            "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod1_a.slice",
-            "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_a.slice",
-            "kubepods.slice/kubepods-pod1_a.slice",
-        ];
-        assert_eq!(possible(), [plain, slices].concat());
-        assert!(cgroups.possible_pod_cgroups("/", "../x").is_err());
+        let cgroups = cgroups(vec![hierarchy(dir.path(), "cpu", HierarchyKind::V1)]);
+        fs::create_dir_all(dir.path().join("cpu/my_root/kubepods/pod1-a")).unwrap();
+        assert_eq!(cgroups.of_pod("/my_root", "1-a").unwrap().len(), 1);
     }
 
     #[test]

@@ -9,13 +9,9 @@ mod durations;
 mod effects;
 pub mod endpoint;
 mod greeting;
-mod info;
 mod lists;
-mod reader;
 pub mod types;
 
 pub use client::{Cri, CriService, CriServiceError};
-pub use durations::{CallDurations, CallLabels};
+pub use durations::CallDurations;
 pub use endpoint::CriEndpoint;
-pub use lists::PodUids;
-pub use reader::CriReader;

@@ -5,12 +5,11 @@
 
 use std::{
     ffi::OsStr,
-    fmt::Write as _,
     path::{Path, PathBuf},
 };
 
-use ring::digest::{Context, SHA256};
-use serde::Deserialize;
+use ring::digest::{SHA256, digest};
+use serde::{Deserialize, Deserializer};
 
 use super::{
     dirs::{Dir, is_name},
@@ -31,31 +30,30 @@ const MAX_SIZE: u64 = 64 << 10;
 /// Maximum length of a driver's name.
 const MAX_DRIVER_NAME: usize = 63;
 
-/// Content of a `vol_data.json`. Each field may be missing.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The fields of a `vol_data.json` that the agent uses. Each may be missing.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
 pub struct VolumeData {
     /// Name of the driver, valid as a directory name.
+    #[serde(rename = "driverName", deserialize_with = "unless_empty")]
     pub driver: Option<String>,
     /// The driver's ID of the volume: any text.
+    #[serde(rename = "volumeHandle", deserialize_with = "unless_empty")]
     pub handle: Option<String>,
-    /// Name of the VolumeAttachment.
-    pub attachment_id: Option<String>,
-    /// Name of the node, as the driver knows it.
-    pub node: Option<String>,
-    /// Name of the PersistentVolume, or of the volume in the pod.
-    pub spec_name: Option<String>,
     /// Lifecycle mode of the volume.
+    #[serde(rename = "volumeLifecycleMode")]
     pub lifecycle: Lifecycle,
 }
 
 /// `volumeLifecycleMode` of a volume.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub enum Lifecycle {
-    /// A PersistentVolume. Also if the mode is missing, as for block volumes.
-    #[default]
-    Persistent,
     /// Inline volume of a pod: created at publish, deleted at unpublish, never staged.
     Ephemeral,
+    /// A PersistentVolume. Also if the mode is missing, as for block volumes.
+    #[default]
+    #[serde(other)]
+    Persistent,
 }
 
 /// State of a `vol_data.json`.
@@ -63,46 +61,15 @@ pub enum Lifecycle {
 pub enum VolumeDataFile {
     /// It does not exist.
     Missing,
-    /// It exists but does not identify a volume.
-    Invalid(InvalidVolumeData),
+    /// It exists but does not identify a volume, for this reason.
+    Invalid(String),
     /// It is valid.
     Read(VolumeData),
 }
 
-/// Why a `vol_data.json` is invalid.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidVolumeData {
-    /// It was never written, or its blocks are all zero.
-    #[error("it is empty")]
-    Empty,
-    /// It is truncated.
-    #[error("it is cut off")]
-    CutOff,
-    /// It is not what a kubelet writes.
-    #[error("it is not what a kubelet writes: {0}")]
-    Garbage(String),
-    /// It exceeds the limit.
-    #[error("it is larger than {MAX_SIZE} bytes")]
-    TooLarge,
-    /// It is a link, a directory or the like.
-    #[error("it is not a regular file")]
-    NotRegularFile,
-    /// The driver's name is invalid.
-    #[error("{0:?} is not the name of a driver")]
-    BadDriver(String),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct RawVolumeData {
-    driver_name: Option<String>,
-    volume_handle: Option<String>,
-    #[serde(rename = "attachmentID")]
-    attachment_id: Option<String>,
-    node_name: Option<String>,
-    #[serde(rename = "specVolID")]
-    spec_name: Option<String>,
-    volume_lifecycle_mode: Option<String>,
+fn unless_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let text = Option::<String>::deserialize(from)?;
+    Ok(text.filter(|text| !text.is_empty()))
 }
 
 /// Reads the `vol_data.json` in this directory: of a pod's volume, of a staged volume, or in the `data` directory of a
@@ -115,13 +82,9 @@ pub fn read(dir: &Dir) -> Result<VolumeDataFile, Fault> {
         Ok(None) => Ok(VolumeDataFile::Missing),
         Ok(Some(bytes)) => Ok(parse(&bytes).map_or_else(VolumeDataFile::Invalid, VolumeDataFile::Read)),
         Err(Fault {
-            cause: Cause::TooLarge(_),
+            cause: cause @ (Cause::TooLarge(_) | Cause::NotRegularFile),
             ..
-        }) => Ok(VolumeDataFile::Invalid(InvalidVolumeData::TooLarge)),
-        Err(Fault {
-            cause: Cause::NotRegularFile,
-            ..
-        }) => Ok(VolumeDataFile::Invalid(InvalidVolumeData::NotRegularFile)),
+        }) => Ok(VolumeDataFile::Invalid(cause.to_string())),
         Err(fault) => Err(fault),
     }
 }
@@ -137,31 +100,20 @@ pub fn read_at(path: &Path) -> Result<VolumeDataFile, Fault> {
 /// Parses a `vol_data.json`.
 ///
 /// # Errors
-/// When it is invalid.
-pub fn parse(bytes: &[u8]) -> Result<VolumeData, InvalidVolumeData> {
+/// Why it is invalid.
+pub fn parse(bytes: &[u8]) -> Result<VolumeData, String> {
+    // Its blocks may be all zero.
     if bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
-        return Err(InvalidVolumeData::Empty);
+        return Err("it is empty".to_owned());
     }
-    let written: RawVolumeData = serde_json::from_slice(bytes).map_err(|error| match error.is_eof() {
-        true => InvalidVolumeData::CutOff,
-        false => InvalidVolumeData::Garbage(error.to_string()),
+    let data: VolumeData = serde_json::from_slice(bytes).map_err(|error| match error.is_eof() {
+        true => "it is cut off".to_owned(),
+        false => format!("it is not what a kubelet writes: {error}"),
     })?;
-    let said = |text: Option<String>| text.filter(|text| !text.is_empty());
-    let driver = said(written.driver_name);
-    if let Some(driver) = driver.as_deref().filter(|driver| !is_driver(driver)) {
-        return Err(InvalidVolumeData::BadDriver(driver.to_owned()));
+    match &data.driver {
+        Some(driver) if !is_driver(driver) => Err(format!("{driver:?} is not the name of a driver")),
+        _ => Ok(data),
     }
-    Ok(VolumeData {
-        driver,
-        handle: said(written.volume_handle),
-        attachment_id: said(written.attachment_id),
-        node: said(written.node_name),
-        spec_name: said(written.spec_name),
-        lifecycle: match written.volume_lifecycle_mode.as_deref() {
-            Some("Ephemeral") => Lifecycle::Ephemeral,
-            _ => Lifecycle::Persistent,
-        },
-    })
 }
 
 /// Whether a driver may have this name. Such a name is safe in a path.
@@ -172,22 +124,13 @@ pub fn is_driver(name: &str) -> bool {
 
 /// Name of the directory with a staged volume's mount and file, below that of its driver.
 pub fn staging_name(handle: &str) -> String {
-    sha256([handle])
+    let hash = digest(&SHA256, handle.as_bytes());
+    hash.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Path of a staged volume below the kubelet's root directory; `None` if the driver's name is invalid.
 pub fn staging_dir(driver: &str, handle: &str) -> Option<PathBuf> {
     is_driver(driver).then(|| Path::new(STAGING).join(driver).join(staging_name(handle)))
-}
-
-/// Volume handle of an inline volume.
-pub fn ephemeral_handle(pod_uid: &str, volume_name: &str) -> String {
-    format!("csi-{}", sha256([pod_uid, volume_name]))
-}
-
-/// Name of the VolumeAttachment of a volume on a node.
-pub fn attachment_id(handle: &str, driver: &str, node: &str) -> String {
-    format!("csi-{}", sha256([handle, driver, node]))
 }
 
 /// The name of a volume in the node's `volumesInUse`.
@@ -199,18 +142,6 @@ pub fn unique_name(driver: &str, handle: &str) -> String {
 pub fn staged_as(unique_name: &str) -> Option<(String, String)> {
     let (driver, handle) = unique_name.strip_prefix("kubernetes.io/csi/")?.split_once('^')?;
     Some((driver.to_owned(), staging_name(handle)))
-}
-
-fn sha256<const N: usize>(parts: [&str; N]) -> String {
-    let mut context = Context::new(&SHA256);
-    for part in parts {
-        context.update(part.as_bytes());
-    }
-    context.finish().as_ref().iter().fold(String::new(), |mut hex, byte| {
-        // Writing to a String cannot fail.
-        let _written = write!(hex, "{byte:02x}");
-        hex
-    })
 }
 
 #[cfg(test)]

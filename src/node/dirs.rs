@@ -15,16 +15,14 @@ use nix::{
     fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2, readlinkat},
     unistd::{UnlinkatFlags, Whence, lseek, unlinkat},
 };
-use rustix::fs::{AtFlags, RawDir, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{AtFlags, RawDir, StatxFlags, statx};
 
 use super::{
-    checkpoint,
-    effects::{Effect, Effects, Outcome},
-    fault::{Attribute, Cause, Fault, errno_of},
+    effects::{Effects, Outcome},
+    fault::{Cause, Fault, errno_of},
 };
 
 mod read;
-mod subvolume;
 mod tree;
 
 pub use read::EntryInfo;
@@ -157,17 +155,11 @@ impl Dir {
 
     fn remove_one(&self, name: &OsStr, kind: UnlinkatFlags, effects: &Effects) -> Result<Outcome, Fault> {
         let path = self.path.join(name);
-        let fault = |cause: Cause| Fault::new("remove", &path, cause);
-        effects
-            .allow(&Effect::new("remove", &path))
-            .map_err(|blocked| fault(blocked.into()))?;
-        let removed = unlinkat(&self.fd, name, kind);
-        checkpoint::after("remove", &path);
-        match removed {
+        match effects.perform("remove", &path, || unlinkat(&self.fd, name, kind))? {
             Ok(()) => Ok(Outcome::Done),
             // A name that is too long for the file system cannot exist.
             Err(Errno::ENOENT | Errno::ENAMETOOLONG) => Ok(Outcome::Nothing),
-            Err(errno) => Err(fault(why_not_removed(&self.fd, &self.path, name, errno))),
+            Err(errno) => Err(Fault::new("remove", &path, errno)),
         }
     }
 
@@ -199,28 +191,6 @@ impl Location {
             (Some(mount), Some(other)) => mount == other,
             _ => self.id.device == other.id.device,
         }
-    }
-}
-
-/// Why the entry `name` of the directory at `path` cannot be removed. Names the file attribute that forbids it.
-fn why_not_removed(dir: &OwnedFd, path: &Path, name: &OsStr, errno: Errno) -> Cause {
-    let attribute = |name: &OsStr| {
-        let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let found = statx(dir, name, flags, StatxFlags::empty()).ok()?.stx_attributes;
-        let set = |(flag, attribute)| found.contains(flag).then_some(attribute);
-        let known = [
-            (StatxAttributes::IMMUTABLE, Attribute::Immutable),
-            (StatxAttributes::APPEND, Attribute::AppendOnly),
-        ];
-        known.into_iter().find_map(set)
-    };
-    if errno != Errno::EPERM {
-        return errno.into();
-    }
-    let of_entry = attribute(name).map(|attribute| (attribute, path.join(name)));
-    match of_entry.or_else(|| Some((attribute(OsStr::new(""))?, path.to_owned()))) {
-        Some((attribute, path)) => Cause::Protected { attribute, path },
-        None => errno.into(),
     }
 }
 
@@ -358,9 +328,7 @@ mod tests {
         let asked = std::sync::atomic::AtomicUsize::new(0);
         let gate = move || match asked.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
             0..10 => Ok(()),
-            _ => Err(super::super::effects::EffectsBlocked {
-                reason: "a kubelet is here".into(),
-            }),
+            _ => Err(crate::model::blocked::Blocked::Other("a kubelet is here".into())),
         };
         let faults = dir
             .remove_tree(OsStr::new("v"), &Effects::new(std::sync::Arc::new(gate)))

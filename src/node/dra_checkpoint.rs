@@ -8,11 +8,7 @@ use std::{
     ffi::OsStr,
 };
 
-use serde::{
-    Deserialize,
-    de::{DeserializeOwned, IgnoredAny},
-};
-use serde_json::value::RawValue;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     dirs::Dir,
@@ -31,15 +27,6 @@ const SKIP_ALL: &str = "*";
 /// Maximum size in bytes: a few thousand claims with many devices each.
 const MAX_SIZE: u64 = 64 << 20;
 
-/// The claims that the kubelet prepared, or started to prepare.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Checkpoint {
-    /// Claims that can be parsed.
-    pub claims: Vec<PreparedClaim>,
-    /// Why the claims may be wrong or incomplete.
-    pub problems: Vec<CheckpointProblem>,
-}
-
 /// A claim in the checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreparedClaim {
@@ -52,22 +39,6 @@ pub struct PreparedClaim {
     pub drivers: BTreeSet<String>,
 }
 
-/// Why a checkpoint is unreliable.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CheckpointProblem {
-    /// It was modified or truncated.
-    #[error("its checksum is {actual} and should be {expected}")]
-    Checksum {
-        /// The checksum in the file.
-        expected: u64,
-        /// The computed checksum.
-        actual: u32,
-    },
-    /// The file or one of its claims cannot be parsed.
-    #[error("{0}")]
-    Unreadable(String),
-}
-
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Envelope {
@@ -78,7 +49,7 @@ struct Envelope {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Data {
-    claim_info_state_list: Option<Vec<Box<RawValue>>>,
+    claim_info_state_list: Option<Vec<ClaimInfo>>,
 }
 
 #[derive(Deserialize)]
@@ -102,72 +73,33 @@ struct DriverState {
     skipped: Option<Vec<String>>,
 }
 
-/// Reads the checkpoint in the kubelet's root directory; `None` if no kubelet with DRA ever ran here.
+/// Reads the claims that the kubelet prepared, or started to prepare; `None` if no kubelet with DRA ever ran here.
 ///
 /// # Errors
-/// When the file cannot be read.
-pub fn read(root: &Dir) -> Result<Option<Checkpoint>, Fault> {
-    match root.read_file(OsStr::new(FILE), MAX_SIZE) {
-        Ok(bytes) => Ok(bytes.map(|bytes| parse(&bytes))),
-        Err(Fault {
-            cause: cause @ (Cause::TooLarge(_) | Cause::NotRegularFile),
-            ..
-        }) => Ok(Some(Checkpoint::unreadable(CheckpointProblem::Unreadable(
-            cause.to_string(),
-        )))),
-        Err(fault) => Err(fault),
-    }
-}
-
-/// Parses a checkpoint as far as possible.
-pub fn parse(bytes: &[u8]) -> Checkpoint {
-    let envelope: Envelope = match json(bytes) {
-        Ok(envelope) => envelope,
-        Err(problem) => return Checkpoint::unreadable(problem),
+/// When the file cannot be read, or may be wrong or incomplete.
+pub fn read(root: &Dir) -> Result<Option<Vec<PreparedClaim>>, Fault> {
+    let invalid = |why| {
+        let why = format!("{why}; the pod waits for a kubelet, which starts only after that file is moved away");
+        Fault::new("read", root.path().join(FILE), Cause::Message(why))
     };
-    let actual = crc32fast::hash(envelope.data.as_bytes());
-    let mut checkpoint = match json::<Data>(envelope.data.as_bytes()) {
-        Ok(data) => Checkpoint::from_claims(&data.claim_info_state_list.unwrap_or_default()),
-        Err(problem) => Checkpoint::unreadable(problem),
-    };
-    if envelope.checksum != u64::from(actual) {
-        let expected = envelope.checksum;
-        checkpoint
-            .problems
-            .insert(0, CheckpointProblem::Checksum { expected, actual });
-    }
-    checkpoint
+    let bytes = root.read_file(OsStr::new(FILE), MAX_SIZE)?;
+    bytes.map(|bytes| parse(&bytes).map_err(invalid)).transpose()
 }
 
-fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CheckpointProblem> {
-    serde_json::from_slice(bytes).map_err(|error| CheckpointProblem::Unreadable(error.to_string()))
-}
-
-// === impl Checkpoint ===
-
-impl Checkpoint {
-    /// The claims that are prepared for a pod.
-    pub fn of_pod<'a>(&'a self, uid: &'a str) -> impl Iterator<Item = &'a PreparedClaim> {
-        self.claims.iter().filter(move |claim| claim.pods.contains(uid))
+/// Parses a checkpoint.
+///
+/// # Errors
+/// When it cannot be parsed, or was modified or truncated.
+pub fn parse(bytes: &[u8]) -> Result<Vec<PreparedClaim>, String> {
+    let unreadable = |error: serde_json::Error| error.to_string();
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(unreadable)?;
+    let (actual, expected) = (crc32fast::hash(envelope.data.as_bytes()), envelope.checksum);
+    if expected != u64::from(actual) {
+        return Err(format!("its checksum is {actual} and should be {expected}"));
     }
-
-    fn from_claims(claims: &[Box<RawValue>]) -> Self {
-        let mut checkpoint = Self::default();
-        for claim in claims {
-            match json::<ClaimInfo>(claim.get().as_bytes()) {
-                Ok(claim) => checkpoint.claims.push(claim.into()),
-                Err(problem) => checkpoint.problems.push(problem),
-            }
-        }
-        checkpoint
-    }
-
-    fn unreadable(problem: CheckpointProblem) -> Self {
-        Self {
-            claims: Vec::new(),
-            problems: vec![problem],
-        }
-    }
+    let data: Data = serde_json::from_str(&envelope.data).map_err(unreadable)?;
+    let claims = data.claim_info_state_list.unwrap_or_default();
+    Ok(claims.into_iter().map(PreparedClaim::from).collect())
 }
 
 // === impl DriverState ===
@@ -235,35 +167,26 @@ mod tests {
 
     #[test]
     fn claims_are_read_with_pods_and_all_drivers() {
-        let checkpoint = parse(WRITTEN.replace("CRC", CHECKSUM).as_bytes());
-        assert_eq!(checkpoint.problems, []);
-        assert_eq!(checkpoint.claims, [gpu()]);
-        assert_eq!(checkpoint.of_pod("u2").count(), 1);
-        assert_eq!(checkpoint.of_pod("u3").count(), 0);
+        assert_eq!(parse(WRITTEN.replace("CRC", CHECKSUM).as_bytes()), Ok(vec![gpu()]));
     }
 
     #[test]
-    fn wrong_checksum_is_a_problem_but_claims_are_read() {
-        let checkpoint = parse(WRITTEN.replace("CRC", "7").as_bytes());
-        assert_eq!(checkpoint.claims, [gpu()]);
-        let actual = CHECKSUM.parse().unwrap();
-        assert_eq!(
-            checkpoint.problems,
-            [CheckpointProblem::Checksum { expected: 7, actual }]
-        );
-    }
-
-    #[test]
-    fn invalid_claim_does_not_hide_the_others() {
-        let data = json!({"ClaimInfoStateList": [
-            {"ClaimUID": 7},
-            {"ClaimUID": "c1", "ClaimName": "gpu", "Namespace": "shop", "PodUIDs": {"u1": {}, "u2": {}},
-             "DriverState": {"gpu.example.com": {"Devices": []}, "net.example.com": null}},
-            "x",
-        ]});
-        let checkpoint = parse(&sealed(&data.to_string()));
-        assert_eq!(checkpoint.claims, [gpu()]);
-        assert_eq!(checkpoint.problems.len(), 2);
+    fn modified_truncated_or_invalid_checkpoint_is_an_error() {
+        let error = parse(WRITTEN.replace("CRC", "7").as_bytes()).unwrap_err();
+        assert_eq!(error, format!("its checksum is {CHECKSUM} and should be 7"));
+        let whole = WRITTEN.replace("CRC", CHECKSUM);
+        for cut in 0..whole.len() {
+            assert!(parse(&whole.as_bytes()[..cut]).is_err(), "{cut}");
+        }
+        for data in [
+            "",
+            "7",
+            "[]x",
+            "{\"ClaimInfoStateList\":7}",
+            "{\"ClaimInfoStateList\":[{\"ClaimUID\":7}]}",
+        ] {
+            assert!(parse(&sealed(data)).is_err(), "{data}");
+        }
     }
 
     #[test]
@@ -274,25 +197,13 @@ mod tests {
         ]})
         .to_string();
         let sealed = json!({"Data": data, "Checksum": crc32fast::hash(data.as_bytes()), "New": {"a": 1}});
-        let expected = Checkpoint {
-            claims: vec![gpu()],
-            problems: Vec::new(),
-        };
-        assert_eq!(parse(sealed.to_string().as_bytes()), expected);
+        assert_eq!(parse(sealed.to_string().as_bytes()), Ok(vec![gpu()]));
     }
 
     #[test]
-    fn missing_claims_are_no_problem_but_unreadable_ones_are() {
+    fn checkpoint_without_claims_is_valid() {
         for data in ["{}", "{\"ClaimInfoStateList\":null}", "{\"ClaimInfoStateList\":[]}"] {
-            assert_eq!(parse(&sealed(data)), Checkpoint::default());
-        }
-        let whole = WRITTEN.replace("CRC", CHECKSUM);
-        for cut in 0..whole.len() {
-            let checkpoint = parse(&whole.as_bytes()[..cut]);
-            assert_eq!((checkpoint.claims.len(), checkpoint.problems.len()), (0, 1), "{cut}");
-        }
-        for data in ["", "7", "[]x", "{\"ClaimInfoStateList\":7}"] {
-            assert_eq!(parse(&sealed(data)).problems.len(), 1, "{data}");
+            assert_eq!(parse(&sealed(data)), Ok(Vec::new()));
         }
     }
 
@@ -302,6 +213,6 @@ mod tests {
         let root = Dir::open(&temp.path().canonicalize().unwrap()).unwrap().unwrap();
         assert_eq!(read(&root), Ok(None));
         std::fs::write(temp.path().join(FILE), sealed("{}")).unwrap();
-        assert_eq!(read(&root), Ok(Some(Checkpoint::default())));
+        assert_eq!(read(&root), Ok(Some(Vec::new())));
     }
 }

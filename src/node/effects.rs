@@ -1,35 +1,58 @@
 //! The gate in front of every change to the node and the API.
 
-use std::{fmt, future::poll_fn, sync::Arc, task::Poll, time::Duration};
+use std::{borrow::Cow, fmt, future::poll_fn, path::Path, sync::Arc, task::Poll, time::Duration};
 
-use tokio::sync::Notify;
+use futures::future::{BoxFuture, FutureExt as _};
+use tokio::time::sleep;
 
 use super::{
     checkpoint,
+    fault::Fault,
     threads::{Blocking, NotDone, Threads},
-    unmounts::{ForceUnmount, UnmountBackend, Unmounting},
+    unmounts::Unmounting,
 };
-use crate::model::failure::{BLOCKED, Reasoned};
+use crate::model::{
+    blocked::Blocked,
+    failure::{BLOCKED, Reasoned},
+};
 
-/// Called before every effect. An error blocks the effect.
-pub type EffectGate = Arc<dyn Fn() -> Result<(), EffectsBlocked> + Send + Sync>;
+/// How often a gate that does not notify its callers is checked during an effect.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why effects are blocked.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("blocked: {reason}")]
-pub struct EffectsBlocked {
-    /// The reason, for the user.
-    pub reason: String,
+/// Answers whether the pods of this node may be touched. By default they may.
+pub trait Gate: Send + Sync {
+    /// Whether an effect may begin or continue. Called before each effect.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check(&self) -> Result<(), Blocked> {
+        Ok(())
+    }
+
+    /// Whether anything new may begin, such as a termination. What is in progress may continue to a safe point.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_new(&self) -> Result<(), Blocked> {
+        self.check()
+    }
+
+    /// Whether a failed attempt may be repeated. A handover waits for one more of each pod that is in progress.
+    ///
+    /// # Errors
+    /// Why not.
+    fn check_retry(&self) -> Result<(), Blocked> {
+        self.check()
+    }
+
+    /// Returns when an answer may have changed, but for one that changes with time alone.
+    fn changed(&self) -> BoxFuture<'_, ()> {
+        sleep(POLL_INTERVAL).boxed()
+    }
 }
 
-/// A change that is about to be made.
-#[derive(Clone, Copy)]
-pub struct Effect<'a> {
-    /// The action, such as `unmount`.
-    pub verb: &'static str,
-    /// What it changes: a path, a process, an ID.
-    pub target: &'a dyn fmt::Debug,
-}
+/// A gate that is always open.
+pub struct OpenGate;
 
 /// Result of an effect that did not fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,19 +66,16 @@ pub enum Outcome {
 /// Decides whether effects happen: not while the gate is shut.
 #[derive(Clone)]
 pub struct Effects {
-    gate: EffectGate,
-    /// Notified when the gate may have shut during an effect.
-    block_signal: Arc<Notify>,
+    gate: Arc<dyn Gate>,
     threads: Threads,
     unmounting: Unmounting,
 }
 
-// === impl Effect ===
+impl Gate for OpenGate {}
 
-impl<'a> Effect<'a> {
-    /// The effect `verb` on `target`.
-    pub fn new(verb: &'static str, target: &'a dyn fmt::Debug) -> Self {
-        Self { verb, target }
+impl<F: Fn() -> Result<(), Blocked> + Send + Sync> Gate for F {
+    fn check(&self) -> Result<(), Blocked> {
+        self()
     }
 }
 
@@ -75,19 +95,12 @@ impl Outcome {
 
 impl Effects {
     /// Effects behind `gate`.
-    pub fn new(gate: EffectGate) -> Self {
+    pub fn new(gate: Arc<dyn Gate>) -> Self {
         Self {
             gate,
-            block_signal: Arc::default(),
             threads: Threads::default(),
             unmounting: Unmounting::default(),
         }
-    }
-
-    /// Sets the signal that is notified when the gate may have shut.
-    #[must_use]
-    pub fn with_block_signal(self, block_signal: Arc<Notify>) -> Self {
-        Self { block_signal, ..self }
     }
 
     /// Sets the threads for blocking work.
@@ -96,25 +109,10 @@ impl Effects {
         Self { threads, ..self }
     }
 
-    /// Sets how unmounts are executed.
+    /// Sets how unmounts are executed and forced.
     #[must_use]
-    pub fn with_unmount_backend(mut self, unmounts: UnmountBackend) -> Self {
-        self.unmounting.backend = unmounts;
-        self
-    }
-
-    /// Sets when unmounts are forced.
-    #[must_use]
-    pub fn with_force_unmount(mut self, force: ForceUnmount) -> Self {
-        self.unmounting.force = force;
-        self
-    }
-
-    /// Sets how long an unmount may take before it counts as hanging.
-    #[must_use]
-    pub fn with_call_timeout(mut self, call_timeout: Duration) -> Self {
-        self.unmounting.call_timeout = call_timeout;
-        self
+    pub fn with_unmounting(self, unmounting: Unmounting) -> Self {
+        Self { unmounting, ..self }
     }
 
     /// Settings of unmounts, and those that hang.
@@ -124,14 +122,9 @@ impl Effects {
 
     /// Effects that are always refused, on threads of their own: a read that hangs takes no thread from work on pods.
     #[must_use]
-    pub fn refusing(&self, reason: &'static str, threads: Threads) -> Self {
-        let refuse = move || {
-            Err(EffectsBlocked {
-                reason: reason.to_owned(),
-            })
-        };
+    pub fn refusing(&self, threads: Threads) -> Self {
         Self {
-            gate: Arc::new(refuse),
+            gate: Self::none().gate,
             threads: threads.with_blocking(self.threads.blocking()),
             ..self.clone()
         }
@@ -139,23 +132,29 @@ impl Effects {
 
     /// No effects: for what only reads.
     pub fn none() -> Self {
-        Self::new(Arc::new(|| {
-            Err(EffectsBlocked {
-                reason: "this command changes nothing".to_owned(),
-            })
-        }))
+        Self::new(Arc::new(|| Err(Blocked::ReadOnly)))
     }
 
     /// Effects that are always allowed, for tests and tools.
     pub fn ungated() -> Self {
-        Self::new(Arc::new(|| Ok(())))
+        Self::new(Arc::new(OpenGate))
     }
 
-    /// Allows `what` to be done now. The caller reports its completion to [`checkpoint::after`].
-    pub fn allow(&self, what: &Effect<'_>) -> Result<(), EffectsBlocked> {
+    /// Allows `verb` to be done to `target` now: a path, a process, an ID. The caller reports its completion to
+    /// [`checkpoint::after`].
+    pub fn allow(&self, verb: &str, target: &dyn fmt::Debug) -> Result<(), Blocked> {
         self.check()?;
-        checkpoint::before(what.verb, what.target);
+        checkpoint::before(verb, target);
         Ok(())
+    }
+
+    /// Does `work`, which is `verb` on `path`, if the gate is open.
+    pub fn perform<T>(&self, verb: &'static str, path: &Path, work: impl FnOnce() -> T) -> Result<T, Fault> {
+        let allowed = self.allow(verb, &path);
+        allowed.map_err(|blocked| Fault::new(verb, path, blocked))?;
+        let done = work();
+        checkpoint::after(verb, &path);
+        Ok(done)
     }
 
     /// How blocking work is executed.
@@ -174,7 +173,7 @@ impl Effects {
 
     /// Polls `work`, and asks the gate before each poll. Does not notice by itself that the gate blocks. What an
     /// interrupted `work` did is unknown.
-    pub async fn run_checked<F: Future>(&self, work: F) -> Result<F::Output, EffectsBlocked> {
+    pub async fn run_checked<F: Future>(&self, work: F) -> Result<F::Output, Blocked> {
         tokio::pin!(work);
         poll_fn(|context| match self.check() {
             Ok(()) => work.as_mut().poll(context).map(Ok),
@@ -184,7 +183,7 @@ impl Effects {
     }
 
     /// Polls `work`, and drops it as soon as the gate blocks, since a kubelet may be about to do the same.
-    pub async fn run_until_blocked<F: Future>(&self, work: F) -> Result<F::Output, EffectsBlocked> {
+    pub async fn run_until_blocked<F: Future>(&self, work: F) -> Result<F::Output, Blocked> {
         tokio::select! {
             biased;
             done = work => Ok(done),
@@ -193,19 +192,49 @@ impl Effects {
     }
 
     /// Returns when the gate is shut, with the reason.
-    pub async fn wait_until_blocked(&self) -> EffectsBlocked {
+    pub async fn wait_until_blocked(&self) -> Blocked {
         loop {
-            let block_signal = self.block_signal.notified();
+            let changed = self.gate.changed();
             if let Err(blocked) = self.check() {
                 return blocked;
             }
-            block_signal.await;
+            changed.await;
+        }
+    }
+
+    /// Returns when something new may begin, but for a gate that opens with time alone: its caller asks again.
+    pub async fn wait_until_open(&self) {
+        loop {
+            let changed = self.gate.changed();
+            if self.check_new().is_ok() {
+                return;
+            }
+            changed.await;
         }
     }
 
     /// Whether an effect may begin or continue. Called between the parts of a long one.
-    pub fn check(&self) -> Result<(), EffectsBlocked> {
-        (self.gate)()
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self) -> Result<(), Blocked> {
+        self.gate.check()
+    }
+
+    /// Whether anything new may begin, such as a termination.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_new(&self) -> Result<(), Blocked> {
+        self.gate.check_new()
+    }
+
+    /// Whether a failed attempt may be repeated.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check_retry(&self) -> Result<(), Blocked> {
+        self.gate.check_retry()
     }
 }
 
@@ -215,8 +244,8 @@ impl fmt::Debug for Effects {
     }
 }
 
-impl Reasoned for EffectsBlocked {
-    fn reason(&self) -> std::borrow::Cow<'static, str> {
+impl Reasoned for Blocked {
+    fn reason(&self) -> Cow<'static, str> {
         BLOCKED.into()
     }
 }
@@ -225,44 +254,51 @@ impl Reasoned for EffectsBlocked {
 mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
+    use tokio::sync::Notify;
+
     use super::*;
+
+    /// A gate that a test shuts.
+    #[derive(Default)]
+    struct Door {
+        is_shut: AtomicBool,
+        changed: Notify,
+    }
+
+    impl Gate for Door {
+        fn check(&self) -> Result<(), Blocked> {
+            if self.is_shut.load(Ordering::Relaxed) {
+                return Err(Blocked::Other("a kubelet is here".to_owned()));
+            }
+            Ok(())
+        }
+
+        fn changed(&self) -> BoxFuture<'_, ()> {
+            self.changed.notified().boxed()
+        }
+    }
 
     #[test]
     fn shut_gate_blocks_the_next_effect() {
-        let shut = Arc::new(AtomicBool::new(false));
-        let blocked = EffectsBlocked {
-            reason: "a kubelet is here".into(),
-        };
-        let (seen, answer) = (shut.clone(), blocked.clone());
-        let effects = Effects::new(Arc::new(move || match seen.load(Ordering::Relaxed) {
-            true => Err(answer.clone()),
-            false => Ok(()),
-        }));
-        assert_eq!(effects.allow(&Effect::new("kill", &7)), Ok(()));
-        shut.store(true, Ordering::Relaxed);
-        assert_eq!(effects.allow(&Effect::new("kill", &7)), Err(blocked.clone()));
-        assert_eq!(effects.check(), Err(blocked));
+        let door = Arc::new(Door::default());
+        let effects = Effects::new(Arc::clone(&door) as Arc<dyn Gate>);
+        assert_eq!(effects.allow("kill", &7), Ok(()));
+        door.is_shut.store(true, Ordering::Relaxed);
+        let blocked = Err(Blocked::Other("a kubelet is here".to_owned()));
+        assert_eq!(effects.allow("kill", &7), blocked);
+        assert_eq!(effects.check(), blocked);
     }
 
     #[tokio::test]
     async fn effect_in_flight_is_dropped_when_the_gate_shuts() {
-        let (shut, block_signal) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
-        let is_shut = Arc::clone(&shut);
-        let gate = move || {
-            let reason = "a kubelet is here".to_owned();
-            if is_shut.load(Ordering::Relaxed) {
-                Err(EffectsBlocked { reason })
-            } else {
-                Ok(())
-            }
-        };
-        let effects = Effects::new(Arc::new(gate)).with_block_signal(Arc::clone(&block_signal));
+        let door = Arc::new(Door::default());
+        let effects = Effects::new(Arc::clone(&door) as Arc<dyn Gate>);
         assert_eq!(effects.run_until_blocked(async { 7 }).await, Ok(7));
         let tell = async {
-            block_signal.notify_waiters();
+            door.changed.notify_waiters();
             tokio::task::yield_now().await;
-            shut.store(true, Ordering::Relaxed);
-            block_signal.notify_waiters();
+            door.is_shut.store(true, Ordering::Relaxed);
+            door.changed.notify_waiters();
         };
         let (blocked, ()) = tokio::join!(effects.run_until_blocked(std::future::pending::<()>()), tell);
         assert!(blocked.is_err());

@@ -2,7 +2,6 @@
 
 use std::{
     ffi::OsString,
-    fmt,
     os::unix::ffi::{OsStrExt as _, OsStringExt as _},
     path::{Path, PathBuf},
 };
@@ -11,19 +10,17 @@ use nix::errno::Errno;
 
 use super::{
     cgroups::survivor::Survivors,
-    effects::EffectsBlocked,
     holders::holder::Holders,
-    left_files::LeftFiles,
     mounts::{cover::Cover, hanging::Hanging},
     threads::NotDone,
 };
 use crate::{
     model::{
+        blocked::Blocked,
         failure::{BUSY, Failure, HANGS, MOUNTED, OTHER, Reasoned},
         trace::Step,
-        waits_for::{self, WaitsFor},
     },
-    words::{shell_quoted, unmount_commands, without_error_codes},
+    words::{unmount_commands, without_error_codes},
 };
 
 /// Why an operation failed.
@@ -33,8 +30,8 @@ pub enum Cause {
     #[error("{}", without_error_codes(&std::io::Error::from(*.0).to_string()))]
     Errno(Errno),
     /// The gate is shut.
-    #[error(transparent)]
-    Blocked(#[from] EffectsBlocked),
+    #[error("blocked: {0}")]
+    Blocked(#[from] Blocked),
     /// The work was not started or not completed.
     #[error(transparent)]
     NotDone(#[from] NotDone),
@@ -70,31 +67,9 @@ pub enum Cause {
     /// It still exists after its removal.
     #[error("it still exists")]
     StillThere,
-    /// An attribute of this file or directory, which root has to clear, forbids it.
-    #[error(
-        "it is {attribute}: {path:?} has that attribute, and the pod continues without it: chattr -{} {}",
-        .attribute.option(), shell_quoted(path)
-    )]
-    Protected {
-        /// Which one.
-        attribute: Attribute,
-        /// The file or directory that has it.
-        path: PathBuf,
-    },
     /// Another mount or file system, which is never entered.
     #[error("another mount or file system begins here")]
     OtherFileSystem,
-    /// A mount hides the cgroup of a pod.
-    #[error(
-        "cgroup {root:?} is mounted at {path:?} and hides it; this agent unmounts only the pod's own cgroups: umount {}",
-        shell_quoted(path)
-    )]
-    CgroupCovered {
-        /// The cgroup that is seen instead.
-        root: PathBuf,
-        /// The mount point.
-        path: PathBuf,
-    },
     /// A directory was filled again as often as it was emptied.
     #[error("other processes fill or move it as fast as it is emptied")]
     KeepsFilling,
@@ -145,7 +120,7 @@ pub enum Cause {
     },
     /// A directory is removed only if it is empty.
     #[error("{0}")]
-    NotEmpty(LeftFiles),
+    NotEmpty(String),
     /// Processes that survived SIGKILL.
     #[error("processes remain in it: {0}")]
     Processes(Survivors),
@@ -165,15 +140,6 @@ fn without_driver(mounted: &[PathBuf]) -> String {
     }
 }
 
-/// A file attribute that protects from removal, see chattr(1).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Attribute {
-    /// The file cannot be changed, or nothing in the directory.
-    Immutable,
-    /// It can only grow.
-    AppendOnly,
-}
-
 /// Maximum length of a path in a fault, in bytes.
 const MAX_PATH: usize = 4096;
 
@@ -187,8 +153,8 @@ pub struct Fault {
     pub path: PathBuf,
     /// Why it failed.
     pub cause: Cause,
-    /// What it waits for besides its path and what the cause names.
-    also_waits_for: Vec<WaitsFor>,
+    /// PIDs of processes that have to exit first, as far as known.
+    pub holders: Vec<i32>,
 }
 
 /// The error number; `EIO` if the error is not from the kernel.
@@ -213,28 +179,14 @@ fn shorten(path: &Path) -> PathBuf {
     OsString::from_vec(parts.concat()).into()
 }
 
-// === impl Attribute ===
-
-impl Attribute {
-    /// The option of chattr.
-    fn option(self) -> char {
-        match self {
-            Self::Immutable => 'i',
-            Self::AppendOnly => 'a',
-        }
-    }
-}
-
-impl fmt::Display for Attribute {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Immutable => "immutable",
-            Self::AppendOnly => "append-only",
-        })
-    }
-}
-
 // === impl Cause ===
+
+/// Work that continues after a fault returns all of them.
+impl From<Fault> for Vec<Fault> {
+    fn from(fault: Fault) -> Self {
+        vec![fault]
+    }
+}
 
 impl From<Errno> for Cause {
     fn from(errno: Errno) -> Self {
@@ -261,14 +213,14 @@ impl Fault {
             verb,
             path: shorten(path.as_ref()),
             cause: cause.into(),
-            also_waits_for: Vec::new(),
+            holders: Vec::new(),
         }
     }
 
-    /// The same fault, which waits for these, too: what the text of its cause names.
+    /// The same fault, with processes that have to exit first.
     #[must_use]
-    pub fn waiting_for(mut self, more: impl IntoIterator<Item = WaitsFor>) -> Self {
-        waits_for::add(&mut self.also_waits_for, more);
+    pub fn held_by(mut self, pids: impl IntoIterator<Item = i32>) -> Self {
+        self.holders.extend(pids);
         self
     }
 
@@ -294,12 +246,9 @@ impl Reasoned for Fault {
             Cause::NotDone(not_done) => not_done.reason(),
             Cause::Hangs(_) => HANGS.into(),
             Cause::Busy(_) | Cause::LoopInUse(_) => BUSY.into(),
-            Cause::StillMounted
-            | Cause::Hidden(_)
-            | Cause::MountedElsewhere
-            | Cause::MountedForUnknownPod
-            | Cause::CgroupCovered { .. } => MOUNTED.into(),
-            Cause::Protected { .. } => "EPERM".into(),
+            Cause::StillMounted | Cause::Hidden(_) | Cause::MountedElsewhere | Cause::MountedForUnknownPod => {
+                MOUNTED.into()
+            }
             Cause::Processes(_) => "processes".into(),
             Cause::Systemd(_) => "systemd".into(),
             Cause::UnknownPlugin { .. } | Cause::SharedName => "unknown_plugin".into(),
@@ -309,27 +258,12 @@ impl Reasoned for Fault {
         }
     }
 
-    /// Its path, and what its cause names. What may be mounted there is not accessed.
-    fn waits_for(&self) -> Vec<WaitsFor> {
-        let mut all = self.also_waits_for.clone();
+    fn holders(&self) -> Vec<i32> {
+        let mut all = self.holders.clone();
         match &self.cause {
-            Cause::Busy(holders) => {
-                waits_for::add(&mut all, holders.waits_for());
-            }
-            Cause::Processes(survivors) => {
-                let processes = survivors.named.iter().map(|survivor| WaitsFor::Exit(survivor.pid));
-                waits_for::add(&mut all, processes);
-            }
-            Cause::Protected { path, .. } => waits_for::add(&mut all, [WaitsFor::Path(path.clone())]),
-            Cause::CgroupCovered { path, .. } => waits_for::add(&mut all, [WaitsFor::Mounts(path.clone())]),
-            Cause::DriverFailed { mounted, .. } => {
-                waits_for::add(&mut all, mounted.iter().cloned().map(WaitsFor::Mounts));
-            }
+            Cause::Busy(holders) => all.extend(holders.pids()),
+            Cause::Processes(survivors) => all.extend(survivors.named.iter().map(|survivor| survivor.pid)),
             _ => {}
-        }
-        if self.path.is_absolute() && !self.is_blocked() {
-            let path = [WaitsFor::Mounts(self.path.clone()), WaitsFor::Path(self.path.clone())];
-            waits_for::add(&mut all, path);
         }
         all
     }
@@ -367,7 +301,7 @@ mod tests {
             verb: "unmount",
             path: "/a/b".into(),
             cause,
-            also_waits_for: Vec::new(),
+            holders: Vec::new(),
         };
         for (cause, word) in [
             (Cause::Errno(Errno::EBUSY), "EBUSY"),

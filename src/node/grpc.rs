@@ -6,10 +6,10 @@ use tonic::{Code, Status};
 
 use crate::{
     model::{
+        blocked::Blocked,
         failure::{BLOCKED, OTHER, Reasoned},
         foreign::ForeignText,
     },
-    node::effects::EffectsBlocked,
     words::without_error_codes,
 };
 
@@ -50,14 +50,6 @@ pub enum GrpcError {
         /// The peer's message.
         message: String,
     },
-    /// The answer lacks a required field.
-    #[error("{call}: the answer has no {what}")]
-    Incomplete {
-        /// The call.
-        call: Call,
-        /// The missing field.
-        what: &'static str,
-    },
     /// The path is not UTF-8 and cannot be sent.
     #[error("{call}: the path is not UTF-8")]
     PathNotUtf8 {
@@ -65,12 +57,12 @@ pub enum GrpcError {
         call: Call,
     },
     /// Effects are blocked; nothing was sent.
-    #[error("{call}: {blocked}")]
+    #[error("{call}: blocked: {blocked}")]
     Blocked {
         /// The call that was not made.
         call: Call,
         /// Why.
-        blocked: EffectsBlocked,
+        blocked: Blocked,
     },
 }
 
@@ -138,26 +130,8 @@ impl GrpcError {
             | Self::Foreign { call, .. }
             | Self::Timeout { call, .. }
             | Self::Failed { call, .. }
-            | Self::Incomplete { call, .. }
             | Self::PathNotUtf8 { call }
             | Self::Blocked { call, .. } => call,
-        }
-    }
-
-    /// Whether the same call may succeed later without a change of configuration.
-    pub fn is_retryable(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } | Self::Timeout { .. } | Self::Blocked { .. } => true,
-            Self::Foreign { .. } | Self::Incomplete { .. } | Self::PathNotUtf8 { .. } => false,
-            Self::Failed { code, .. } => !matches!(
-                code,
-                Code::InvalidArgument
-                    | Code::NotFound
-                    | Code::OutOfRange
-                    | Code::PermissionDenied
-                    | Code::Unauthenticated
-                    | Code::Unimplemented
-            ),
         }
     }
 
@@ -166,27 +140,13 @@ impl GrpcError {
         match self {
             Self::Unreachable { .. } => true,
             Self::Failed { code, .. } => *code == Code::Unavailable,
-            Self::Foreign { .. }
-            | Self::Timeout { .. }
-            | Self::Incomplete { .. }
-            | Self::PathNotUtf8 { .. }
-            | Self::Blocked { .. } => false,
+            Self::Foreign { .. } | Self::Timeout { .. } | Self::PathNotUtf8 { .. } | Self::Blocked { .. } => false,
         }
     }
 
     /// Whether the server is not a CRI v1 runtime: it speaks another protocol, or gRPC without this service.
     pub fn is_not_a_runtime(&self) -> bool {
-        matches!(self, Self::Foreign { .. }) || self.is_unknown_call()
-    }
-
-    /// Whether the runtime does not implement this call.
-    pub fn is_unknown_call(&self) -> bool {
-        self.code() == Some(Code::Unimplemented)
-    }
-
-    /// Whether the answer exceeds the agent's (`OutOfRange`) or the peer's message limit.
-    pub(super) fn is_too_large(&self) -> bool {
-        matches!(self.code(), Some(Code::OutOfRange | Code::ResourceExhausted))
+        matches!(self, Self::Foreign { .. }) || self.code() == Some(Code::Unimplemented)
     }
 
     pub(super) fn is_not_found(&self) -> bool {
@@ -294,7 +254,7 @@ impl Reasoned for GrpcError {
             Self::Failed { code, .. } => format!("{code:?}").into(),
             Self::Unreachable { .. } => "unreachable".into(),
             Self::Timeout { .. } => "timeout".into(),
-            Self::Foreign { .. } | Self::Incomplete { .. } => "unreadable".into(),
+            Self::Foreign { .. } => "unreadable".into(),
             Self::PathNotUtf8 { .. } => OTHER.into(),
             Self::Blocked { .. } => BLOCKED.into(),
         }
@@ -304,26 +264,6 @@ impl Reasoned for GrpcError {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn permanent_errors_are_not_retryable() {
-        let failed = |code| GrpcError::Failed {
-            call: Call::to_runtime("StopContainer", "c"),
-            code,
-            message: String::new(),
-        };
-        let hopeless = [
-            Code::InvalidArgument,
-            Code::NotFound,
-            Code::OutOfRange,
-            Code::PermissionDenied,
-            Code::Unauthenticated,
-            Code::Unimplemented,
-        ];
-        for code in (0..=16).map(Code::from_i32).filter(|code| *code != Code::Ok) {
-            assert_eq!(failed(code).is_retryable(), !hopeless.contains(&code), "{code:?}");
-        }
-    }
 
     #[test]
     fn error_names_the_call_and_its_target() {

@@ -9,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{fault, lock::readable};
+use super::{fault, lock::readable, procfs};
 
 pub mod arguments;
 mod capabilities;
@@ -22,10 +22,9 @@ mod process;
 mod root;
 mod sockets;
 
-use arguments::Arguments;
 pub use healthz::is_kubelets_answer;
 use kind::{Kind, has_exited, kind};
-use probe::WalkTime;
+use probe::{Input, WalkTime};
 pub use process::{KubeletProcess, LocalKubelet, MatchReason};
 use sockets::Listeners;
 
@@ -36,13 +35,9 @@ use sockets::Listeners;
 /// # Errors
 /// When none was seen and not all could be read, as without descriptors or memory.
 pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>> {
-    let mut pids = Vec::new();
-    for entry in fs::read_dir(proc)? {
-        pids.extend(entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()));
-    }
-    pids.sort_unstable();
-    let time = WalkTime::of_search();
-    let named = collect(&pids, |pid| by_name(proc, pid, local, time));
+    let pids = procfs::pids(proc)?;
+    let search = Search::new(proc, local);
+    let named = collect(&pids, |pid| search.by_name(pid));
     if named.as_ref().is_ok_and(|found| !found.is_empty()) {
         return named;
     }
@@ -50,7 +45,7 @@ pub fn find(proc: &Path, local: &LocalKubelet) -> io::Result<Vec<KubeletProcess>
     if listeners.is_empty() {
         return named;
     }
-    match collect(&pids, |pid| by_socket(proc, pid, &listeners, local, time)) {
+    match collect(&pids, |pid| search.by_socket(pid, &listeners)) {
         Ok(found) if found.is_empty() => named,
         // A process may be closed even to root. It may be this node's kubelet only if one listens below the kubelet's root directory.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && !evidence::is_below(&listeners, local) => {
@@ -77,7 +72,7 @@ pub enum Started {
 /// When a name cannot be read.
 pub fn with_kubelet_name(proc: &Path, mut pids: Vec<i32>) -> io::Result<Vec<i32>> {
     let mut failed = None;
-    pids.retain(|pid| match kind(&proc.join(pid.to_string())) {
+    pids.retain(|pid| match kind(&procfs::dir(proc, *pid)) {
         Ok(kind) => kind.is_some(),
         Err(error) => {
             failed = Some(error);
@@ -92,11 +87,11 @@ pub fn with_kubelet_name(proc: &Path, mut pids: Vec<i32>) -> io::Result<Vec<i32>
 /// # Errors
 /// When what one of them is cannot be read.
 pub fn check_started(proc: &Path, pids: &[i32], local: &LocalKubelet) -> io::Result<Started> {
-    let (mut started, time) = (Started::Other, WalkTime::of_search());
+    let (mut started, search) = (Started::Other, Search::new(proc, local));
     for &pid in pids {
-        let dir = proc.join(pid.to_string());
-        let Some(kind) = candidate(proc, &dir)? else { continue };
-        match match_process(pid, kind, &dir, Vec::new(), local, time) {
+        let dir = procfs::dir(proc, pid);
+        let Some(kind) = search.candidate(&dir)? else { continue };
+        match search.judge(pid, kind, &dir, Vec::new()) {
             Some(kubelet) => return Ok(Started::Kubelet(kubelet)),
             None => started = Started::Candidate,
         }
@@ -138,83 +133,84 @@ fn collect(
 /// # Errors
 /// When that is unknown, as without descriptors or memory.
 pub fn with_pid(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Option<KubeletProcess>> {
-    let time = WalkTime::of_search();
-    match by_name(proc, pid, local, time)? {
-        None => by_socket(proc, pid, &evidence::listeners(proc)?, local, time),
+    let search = Search::new(proc, local);
+    match search.by_name(pid)? {
+        None => search.by_socket(pid, &evidence::listeners(proc)?),
         found => Ok(found),
     }
 }
 
-/// The process with this pid, if it is a kubelet that counts under any name: it has one of these listening sockets.
-fn by_socket(
-    proc: &Path,
-    pid: i32,
-    listeners: &Listeners,
-    local: &LocalKubelet,
+/// A search for kubelets that count.
+struct Search<'a> {
+    proc: &'a Path,
+    local: &'a LocalKubelet,
     time: WalkTime,
-) -> io::Result<Option<KubeletProcess>> {
-    let dir = proc.join(pid.to_string());
-    if listeners.is_empty() || !capabilities::may_mount(proc, &dir) {
-        return Ok(None);
+}
+
+// === impl Search ===
+
+impl<'a> Search<'a> {
+    fn new(proc: &'a Path, local: &'a LocalKubelet) -> Self {
+        let time = WalkTime::of_search();
+        Self { proc, local, time }
     }
-    let roots = evidence::roots(&dir, listeners)?;
-    if roots.is_empty() {
-        return Ok(None);
+
+    /// The process with this pid, if it is a kubelet that counts under any name: it has one of these listening sockets.
+    fn by_socket(&self, pid: i32, listeners: &Listeners) -> io::Result<Option<KubeletProcess>> {
+        let dir = procfs::dir(self.proc, pid);
+        if listeners.is_empty() || !capabilities::may_mount(self.proc, &dir) {
+            return Ok(None);
+        }
+        let roots = evidence::roots(&dir, listeners)?;
+        if roots.is_empty() {
+            return Ok(None);
+        }
+        Ok(self.judge(pid, Kind::Listener, &dir, roots))
     }
-    Ok(match_process(pid, Kind::Listener, &dir, roots, local, time))
-}
 
-/// The process with this pid, if it is a kubelet that counts and has the name of one.
-fn by_name(proc: &Path, pid: i32, local: &LocalKubelet, time: WalkTime) -> io::Result<Option<KubeletProcess>> {
-    let dir = proc.join(pid.to_string());
-    let kind = candidate(proc, &dir)?;
-    Ok(kind.and_then(|kind| match_process(pid, kind, &dir, Vec::new(), local, time)))
-}
+    /// The process with this pid, if it is a kubelet that counts and has the name of one.
+    fn by_name(&self, pid: i32) -> io::Result<Option<KubeletProcess>> {
+        let dir = procfs::dir(self.proc, pid);
+        let kind = self.candidate(&dir)?;
+        Ok(kind.and_then(|kind| self.judge(pid, kind, &dir, Vec::new())))
+    }
 
-/// The kind of a process that has a kubelet's name and may be one.
-fn candidate(proc: &Path, dir: &Path) -> io::Result<Option<Kind>> {
-    let kind = kind(dir)?;
-    // A kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
-    Ok(kind.filter(|_| capabilities::may_mount(proc, dir)))
-}
+    /// The kind of a process that has a kubelet's name and may be one.
+    fn candidate(&self, dir: &Path) -> io::Result<Option<Kind>> {
+        let kind = kind(dir)?;
+        // A kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
+        Ok(kind.filter(|_| capabilities::may_mount(self.proc, dir)))
+    }
 
-/// The process, if it counts. `roots` are the directories below which it listens on a kubelet's sockets.
-fn match_process(
-    pid: i32,
-    kind: Kind,
-    dir: &Path,
-    roots: Vec<PathBuf>,
-    local: &LocalKubelet,
-    time: WalkTime,
-) -> Option<KubeletProcess> {
-    let arguments = fs::read(dir.join("cmdline"));
-    let why = why(kind, dir, &arguments, roots, local, time)?;
-    Some(KubeletProcess {
-        pid,
-        command: readable(arguments.unwrap_or_default()),
-        why,
-        is_wrapper: matches!(kind, Kind::Wrapper(_)),
-    })
-}
-
-/// Why the kubelet with this directory in procfs counts; `None` if it works elsewhere, has ended, or is none.
-fn why(
-    kind: Kind,
-    dir: &Path,
-    arguments: &io::Result<Vec<u8>>,
-    roots: Vec<PathBuf>,
-    local: &LocalKubelet,
-    time: WalkTime,
-) -> Option<MatchReason> {
-    let probed = match arguments {
-        Ok(arguments) => probe::probe(kind, dir, &Arguments(arguments), roots, local, time),
-        Err(error) => Err(fault::errno(error)),
-    };
-    match probed {
-        Ok(None) => None,
-        Ok(Some(MatchReason::UnknownDirectory)) | Err(_) if has_exited(dir) => None,
-        Ok(why) => why,
-        Err(errno) => Some(MatchReason::Unreadable(errno)),
+    /// The process, if it counts: it does not work elsewhere, and has not ended. It listens on a kubelet's sockets below these
+    /// directories.
+    fn judge(&self, pid: i32, kind: Kind, dir: &Path, listens_below: Vec<PathBuf>) -> Option<KubeletProcess> {
+        let arguments = fs::read(dir.join("cmdline"));
+        let command = readable(arguments.as_ref().map(Clone::clone).unwrap_or_default());
+        let local = self.local.clone();
+        let probed = match arguments {
+            Ok(arguments) => Input {
+                kind,
+                dir: dir.to_owned(),
+                arguments,
+                listens_below,
+                local,
+            }
+            .probe(self.time),
+            Err(error) => Err(fault::errno(&error)),
+        };
+        let why = match probed {
+            Ok(None) => return None,
+            Ok(Some(MatchReason::UnknownDirectory)) | Err(_) if has_exited(dir) => return None,
+            Ok(Some(why)) => why,
+            Err(errno) => MatchReason::Unreadable(errno),
+        };
+        Some(KubeletProcess {
+            pid,
+            command,
+            why,
+            is_wrapper: matches!(kind, Kind::Wrapper(_)),
+        })
     }
 }
 

@@ -46,17 +46,6 @@ impl KubeletRoot {
         })
     }
 
-    /// An existing directory without symlinks.
-    #[cfg(test)]
-    pub fn at(root: impl Into<PathBuf>) -> Self {
-        let root = root.into();
-        Self {
-            pods: root.join(PODS),
-            given: root.clone(),
-            root,
-        }
-    }
-
     /// The path as the kubelet writes it, for a path below this directory without symlinks. A driver in a container may have the
     /// directory there alone.
     pub fn as_given(&self, path: &Path) -> PathBuf {
@@ -87,6 +76,18 @@ mod tests {
     use std::{fs, os::unix::fs::symlink};
 
     use super::*;
+
+    impl KubeletRoot {
+        /// An existing directory without symlinks.
+        pub fn at(root: impl Into<PathBuf>) -> Self {
+            let root = root.into();
+            Self {
+                pods: root.join(PODS),
+                given: root.clone(),
+                root,
+            }
+        }
+    }
 
     #[test]
     fn links_above_and_at_pods_are_resolved() {

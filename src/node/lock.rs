@@ -32,8 +32,6 @@ const LOCKS: &str = "run/pod-teardown-locks";
 const PROC: &str = "/proc";
 /// Maximum length of a path in a file name, in bytes.
 const MAX_NAME: usize = 200;
-/// How often a lock file is created again that its last holder removes.
-const MAX_TRIES: usize = 100;
 
 /// The lock, held until it is dropped or the process exits.
 #[derive(Debug)]
@@ -43,12 +41,9 @@ pub struct DirLock {
     _files: [LockFile; 2],
 }
 
-/// A locked file.
+/// A locked file. It is never removed: an agent that has opened it before could lock it beside another one.
 #[derive(Debug)]
-struct LockFile {
-    file: File,
-    path: PathBuf,
-}
+struct LockFile(File);
 
 /// Why the lock was not acquired.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -88,14 +83,7 @@ impl DirLock {
         });
         let (found, path) = found.map_err(|error| failed(dir, &error))?;
         let locks = directory(root);
-        let lock = |name: String| {
-            LockFile::acquire(&locks, &name)
-                .map_err(|error| failed(&locks.join(&name), &error))?
-                .map_err(|pid| LockError::Taken {
-                    path: dir.to_owned(),
-                    holder: pid.map(|pid| LockOwner::read(Path::new(PROC), pid)),
-                })
-        };
+        let lock = |name: String| LockFile::acquire(dir, &locks, &locks.join(name));
         Ok(Self {
             _files: [lock(by_inode(&found))?, lock(by_path(&path))?],
         })
@@ -128,49 +116,37 @@ fn by_path(dir: &Path) -> String {
 // === impl LockFile ===
 
 impl LockFile {
-    /// Locks the file, or returns the PID of its holder, if known.
-    fn acquire(dir: &Path, name: &str) -> io::Result<Result<Self, Option<i32>>> {
-        let path = dir.join(name);
+    /// Locks the file at `path`, which is in the directory `locks` and stands for `dir`.
+    fn acquire(dir: &Path, locks: &Path, path: &Path) -> Result<Self, LockError> {
+        let fault = |error: io::Error| failed(path, &error);
+        let directory = DirBuilder::new().recursive(true).mode(0o700).create(locks);
+        directory.map_err(fault)?;
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false).mode(0o600);
         options.custom_flags(OFlag::O_NOFOLLOW.bits());
-        for _ in 0..MAX_TRIES {
-            DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-            let mut file = match options.open(&path) {
-                // The last holder has removed the directory.
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                file => file?,
-            };
-            match file.try_lock() {
-                Ok(()) => {}
-                Err(TryLockError::WouldBlock) => return Ok(Err(pid_in(&mut file))),
-                Err(TryLockError::Error(error)) => return Err(error),
+        let mut file = options.open(path).map_err(fault)?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                return Err(LockError::Taken {
+                    path: dir.to_owned(),
+                    holder: pid_in(&mut file).map(|pid| LockOwner::read(Path::new(PROC), pid)),
+                });
             }
-            // The last holder may have removed the file before this lock: then it excludes no other agent.
-            if fs::symlink_metadata(&path).is_ok_and(|found| is_same(&found, &file)) {
-                file.set_len(0)?;
-                file.write_all(process::id().to_string().as_bytes())?;
-                return Ok(Ok(Self { file, path }));
-            }
+            Err(TryLockError::Error(error)) => return Err(fault(error)),
         }
-        Err(Errno::EAGAIN.into())
+        let written = file.set_len(0);
+        let written = written.and_then(|()| file.write_all(process::id().to_string().as_bytes()));
+        written.map_err(fault)?;
+        Ok(Self(file))
     }
 }
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        // Still locked: an agent that opens it before this sees that it is removed.
-        fs::remove_file(&self.path).ok();
         // Between fork and exec, a child has a copy of the descriptor: closing this one would not release the lock.
-        self.file.unlock().ok();
-        // Fails if it has other locks.
-        self.path.parent().map(fs::remove_dir);
+        self.0.unlock().ok();
     }
-}
-
-fn is_same(found: &Metadata, file: &File) -> bool {
-    let opened = file.metadata();
-    opened.is_ok_and(|opened| (opened.dev(), opened.ino()) == (found.dev(), found.ino()))
 }
 
 /// The PID that the holder has written.
@@ -277,10 +253,13 @@ mod tests {
     #[test]
     fn dropped_lock_is_released_although_a_forked_child_has_a_copy() {
         let (root, _) = node();
-        let acquire = || LockFile::acquire(root.path(), "lock").unwrap();
+        let acquire = || LockFile::acquire(root.path(), root.path(), &root.path().join("lock"));
         let first = acquire().unwrap();
-        let _copy = first.file.try_clone().unwrap();
-        assert_eq!(acquire().unwrap_err(), i32::try_from(process::id()).ok());
+        let _copy = first.0.try_clone().unwrap();
+        let LockError::Taken { holder, .. } = acquire().unwrap_err() else {
+            panic!("it is locked")
+        };
+        assert_eq!(holder.map(|holder| holder.pid), i32::try_from(process::id()).ok());
         drop(first);
         assert!(acquire().is_ok());
     }
@@ -303,7 +282,6 @@ mod tests {
                 });
             }
         });
-        assert!(!directory(root.path()).exists());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Removes the logs of a pod: its directory, and the links to it for log collectors.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsStr,
     io,
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
@@ -64,24 +64,17 @@ impl PodLogs {
     }
 
     fn remove_blocking(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let mut outcome = Outcome::Nothing;
-        let mut faults = Vec::new();
         let root = resolved(&self.root).map_err(|fault| vec![fault])?;
-        match self.remove_links(links, root.as_deref(), effects) {
-            Ok(Outcome::Nothing) => {}
-            Ok(done) => outcome = done,
-            Err(more) => faults.extend(more),
+        let links = self.remove_links(links, root.as_deref(), effects);
+        let dir = match root.as_deref().map(Dir::open).transpose() {
+            Ok(Some(Some(root))) => root.remove_tree(self.dir.as_ref(), effects),
+            Ok(_) => Ok(Outcome::Nothing),
+            Err(fault) => Err(vec![fault]),
+        };
+        match (links, dir) {
+            (Ok(links), Ok(dir)) => Ok(links.and(dir)),
+            (links, dir) => Err([links.err(), dir.err()].into_iter().flatten().flatten().collect()),
         }
-        match root.as_deref().map(Dir::open).transpose() {
-            Ok(Some(Some(root))) => match root.remove_tree(self.dir.as_ref(), effects) {
-                Ok(Outcome::Nothing) => {}
-                Ok(done) => outcome = done,
-                Err(more) => faults.extend(more),
-            },
-            Ok(_) => {}
-            Err(fault) => faults.push(fault),
-        }
-        if faults.is_empty() { Ok(outcome) } else { Err(faults) }
     }
 
     /// Removes only links with the pod's name that point into the pod's directory: a pod with the same name has its own.
@@ -106,8 +99,7 @@ impl PodLogs {
                 _ => Ok(Outcome::Nothing),
             });
             match removed {
-                Ok(Outcome::Nothing) => {}
-                Ok(done) => outcome = done,
+                Ok(done) => outcome = outcome.and(done),
                 Err(fault) => faults.push(fault),
             }
         }
@@ -121,14 +113,6 @@ impl PodLogs {
             .strip_suffix(b".log")
             .is_some_and(|stem| stem.starts_with(prefix))
     }
-}
-
-/// The name of the kubelet's link to a container's log.
-pub fn link_name(pod: &str, namespace: &str, container: &str, id: &str) -> OsString {
-    let mut name = format!("{pod}_{namespace}_{container}-{id}").into_bytes();
-    name.truncate(MAX_LINK_STEM);
-    name.extend(b".log");
-    OsStr::from_bytes(&name).to_owned()
 }
 
 /// The configured directories may be below symlinks; entries in them are opened without following any. `None` if missing.
@@ -150,12 +134,19 @@ impl Reasoned for BadPart {}
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::symlink};
+    use std::{ffi::OsString, fs, os::unix::fs::symlink};
 
     use super::*;
 
     async fn remove(logs: &PodLogs, links: &Path) -> Result<Outcome, Vec<Fault>> {
         logs.remove(links, &Effects::ungated()).await
+    }
+
+    /// The name of the kubelet's link to a container's log.
+    fn link_name(pod: &str, namespace: &str, container: &str, id: &str) -> OsString {
+        let mut name = format!("{pod}_{namespace}_{container}-{id}");
+        name.truncate(MAX_LINK_STEM);
+        format!("{name}.log").into()
     }
 
     #[test]

@@ -20,8 +20,7 @@ use std::{
 use nix::errno::Errno;
 
 use super::{
-    checkpoint,
-    effects::{Effect, Effects, Outcome},
+    effects::{Effects, Outcome},
     fault::{Cause, Fault, errno},
 };
 
@@ -146,13 +145,9 @@ pub fn detach(device: &LoopDevice, sys_block: &Path, effects: &Effects) -> Resul
     if !is_attached()? || device.id.is_some() && attached_file(&open) != device.id {
         return Ok(Outcome::Nothing);
     }
-    effects
-        .allow(&Effect::new(VERB, &node))
-        .map_err(|blocked| fault(blocked.into()))?;
     // SAFETY: the request takes no argument and changes nothing but the device behind the open descriptor.
-    let cleared = unsafe { ioctl::loop_clr_fd(open.as_raw_fd()) };
+    let cleared = effects.perform(VERB, &node, || unsafe { ioctl::loop_clr_fd(open.as_raw_fd()) })?;
     drop(open);
-    checkpoint::after(VERB, &node);
     match cleared {
         Ok(_) | Err(Errno::ENXIO) => {}
         Err(errno) => return Err(fault(errno.into())),

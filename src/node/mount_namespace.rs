@@ -1,63 +1,43 @@
 //! Compares the agent's mount namespace with the runtime's: an unmount in another one has no effect there.
 
-use std::{fmt, fs, io, os::unix::fs::MetadataExt, path::Path};
+use std::{fs, io, os::unix::fs::MetadataExt, path::Path, time::Duration};
 
-use tokio::net::UnixStream;
+use tokio::{net::UnixStream, time::sleep};
 
-/// Result of the comparison.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MountNamespace {
-    /// The same as the runtime's, and PID 1's as far as readable.
-    Ok,
-    /// Different from this process's.
-    Other(NamespaceOwner),
-    /// The runtime does not listen at the moment, for this reason.
-    RuntimeDown(String),
-    /// It cannot be determined, for this reason.
-    Unknown(String),
-}
+use crate::model::problem::{Problem, ProblemKind};
 
-/// A process whose mount namespace differs from the agent's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NamespaceOwner {
-    /// The container runtime.
-    Runtime {
-        /// Its process id.
-        pid: i32,
-    },
-    /// The container runtime, in a namespace that PID 1 does not share, as with OpenShift's kubens.
-    IsolatedRuntime {
-        /// Its process id.
-        pid: i32,
-    },
-    /// PID 1.
-    Init,
-}
+/// Interval between checks for a missing runtime.
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Device and inode of a namespace.
 type Namespace = (u64, u64);
 
-impl fmt::Display for NamespaceOwner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Runtime { pid } | Self::IsolatedRuntime { pid } => write!(f, "the container runtime (pid {pid})"),
-            Self::Init => f.write_str("PID 1"),
+/// Checks as [`check`]. Waits while the runtime is down.
+///
+/// # Errors
+/// As [`check`], but the runtime is not down.
+pub async fn wait_for_check(proc: &Path, cri_socket: &Path) -> Result<(), Problem> {
+    loop {
+        match check(proc, cri_socket).await {
+            Err(problem) if problem.kind == ProblemKind::Absent => {
+                tracing::warn!(why = problem.what, "Container runtime is down; waiting for it");
+                sleep(RETRY_INTERVAL).await;
+            }
+            answer => return answer,
         }
     }
 }
 
-/// Compares the agent's mount namespace with those of the process that listens on `cri_socket` and of PID 1.
-pub async fn compare(proc: &Path, cri_socket: &Path) -> MountNamespace {
-    let pid = match peer(cri_socket).await {
-        Ok(pid) => pid,
-        Err(error) => {
-            let why = format!("the peer of {cri_socket:?} is not known: {error}");
-            return match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => MountNamespace::RuntimeDown(why),
-                _ => MountNamespace::Unknown(why),
-            };
-        }
-    };
+/// Checks that the agent's mount namespace is that of the process that listens on `cri_socket`, and that of PID 1 as far as that is
+/// readable.
+///
+/// # Errors
+/// [`ProblemKind::Absent`] if the runtime does not listen at the moment; else the namespaces differ, or cannot be compared.
+pub async fn check(proc: &Path, cri_socket: &Path) -> Result<(), Problem> {
+    let pid = peer(cri_socket).await.map_err(|error| {
+        let is_down = matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
+        unread(is_down, &format!("the peer of {cri_socket:?} is not known: {error}"))
+    })?;
     judge(
         pid,
         namespace(proc, "self"),
@@ -84,23 +64,49 @@ fn judge(
     ours: io::Result<Namespace>,
     runtime: io::Result<Namespace>,
     init: io::Result<Namespace>,
-) -> MountNamespace {
+) -> Result<(), Problem> {
     match (ours, runtime, init) {
-        (Err(error), _, _) => MountNamespace::Unknown(format!("the agent's cannot be read: {error}")),
-        (Ok(ours), Ok(runtime), Ok(init)) if ours != runtime && ours == init => {
-            MountNamespace::Other(NamespaceOwner::IsolatedRuntime { pid })
-        }
-        (Ok(ours), Ok(runtime), _) if ours != runtime => MountNamespace::Other(NamespaceOwner::Runtime { pid }),
-        (Ok(ours), _, Ok(init)) if ours != init => MountNamespace::Other(NamespaceOwner::Init),
+        (Err(error), _, _) => Err(unread(false, &format!("the agent's cannot be read: {error}"))),
+        (Ok(ours), Ok(runtime), Ok(init)) if ours != runtime && ours == init => Err(Problem::configuration(
+            format!(
+                "the container runtime (pid {pid}) is in a mount namespace that PID 1 does not share, as with OpenShift's kubens: what \
+                 this process unmounts would stay mounted there"
+            ),
+            "run the container runtime and the kubelet in the mount namespace of PID 1, on OpenShift without kubens: another \
+             setup is not supported",
+        )),
+        (Ok(ours), Ok(runtime), _) if ours != runtime => Err(other(&format!("the container runtime (pid {pid})"))),
+        (Ok(ours), _, Ok(init)) if ours != init => Err(other("PID 1")),
         (Ok(_), Err(error), _) => {
             let why = format!("the runtime's (pid {pid}) cannot be read: {error}");
-            match error.kind() {
-                io::ErrorKind::NotFound => MountNamespace::RuntimeDown(why),
-                _ => MountNamespace::Unknown(why),
-            }
+            Err(unread(error.kind() == io::ErrorKind::NotFound, &why))
         }
         // PID 1 may be hidden. The runtime's namespace is the one with the pods' mounts.
-        (Ok(_), Ok(_), Ok(_) | Err(_)) => MountNamespace::Ok,
+        (Ok(_), Ok(_), Ok(_) | Err(_)) => Ok(()),
+    }
+}
+
+/// The agent is not in the namespace of this process.
+fn other(process: &str) -> Problem {
+    Problem::configuration(
+        format!("this process is not in the mount namespace of {process}: what it unmounts would stay mounted there"),
+        "run it on the host, without PrivateMounts=, PrivateTmp=, ProtectSystem= and the like in its unit",
+    )
+}
+
+/// The namespaces cannot be compared.
+fn unread(runtime_is_down: bool, why: &str) -> Problem {
+    let (kind, remedy) = match runtime_is_down {
+        true => (ProblemKind::Absent, "start the container runtime"),
+        false => (
+            ProblemKind::Configuration,
+            "run the agent as root, with /proc of the host",
+        ),
+    };
+    Problem {
+        kind,
+        what: format!("mount namespace: {why}"),
+        remedy: remedy.to_owned(),
     }
 }
 
@@ -115,27 +121,31 @@ mod tests {
     #[test]
     fn every_combination_is_judged() {
         let (a, b) = (|| Ok((4, 1)), || Ok((4, 2)));
-        let runtime = MountNamespace::Other(NamespaceOwner::Runtime { pid: 7 });
-        assert_eq!(judge(7, a(), a(), a()), MountNamespace::Ok);
-        assert_eq!(judge(7, a(), a(), denied()), MountNamespace::Ok);
-        let apart = MountNamespace::Other(NamespaceOwner::IsolatedRuntime { pid: 7 });
-        assert_eq!(judge(7, a(), b(), a()), apart, "as PID 1, which the runtime is not");
-        assert_eq!(judge(7, a(), b(), b()), runtime);
-        assert_eq!(judge(7, a(), b(), denied()), runtime);
-        assert_eq!(judge(7, a(), a(), b()), MountNamespace::Other(NamespaceOwner::Init));
-        assert_eq!(
-            judge(7, a(), denied(), b()),
-            MountNamespace::Other(NamespaceOwner::Init)
-        );
         let ended = || Err(io::Error::from(io::ErrorKind::NotFound));
-        assert!(matches!(judge(7, a(), ended(), a()), MountNamespace::RuntimeDown(_)));
-        for unknown in [
-            judge(7, a(), denied(), a()),
-            judge(7, denied(), a(), a()),
-            judge(7, a(), denied(), denied()),
-        ] {
-            assert!(matches!(unknown, MountNamespace::Unknown(_)), "{unknown:?}");
+        assert_eq!(judge(7, a(), a(), a()), Ok(()));
+        assert_eq!(judge(7, a(), a(), denied()), Ok(()));
+        let cases = [
+            ((a(), b(), a()), "PID 1 does not share"),
+            (
+                (a(), b(), b()),
+                "not in the mount namespace of the container runtime (pid 7)",
+            ),
+            (
+                (a(), b(), denied()),
+                "not in the mount namespace of the container runtime (pid 7)",
+            ),
+            ((a(), a(), b()), "not in the mount namespace of PID 1"),
+            ((a(), denied(), b()), "not in the mount namespace of PID 1"),
+            ((a(), denied(), a()), "the runtime's (pid 7) cannot be read"),
+            ((denied(), a(), a()), "the agent's cannot be read"),
+            ((a(), denied(), denied()), "the runtime's (pid 7) cannot be read"),
+        ];
+        for ((ours, runtime, init), what) in cases {
+            let problem = judge(7, ours, runtime, init).unwrap_err();
+            assert_eq!(problem.kind, ProblemKind::Configuration);
+            assert!(problem.what.contains(what), "{problem:?}");
         }
+        assert_eq!(judge(7, a(), ended(), a()).unwrap_err().kind, ProblemKind::Absent);
     }
 
     #[tokio::test]
@@ -155,11 +165,9 @@ mod tests {
         let left = temp.path().join("cri.sock");
         testbed::host_files::stale_socket(&left).unwrap();
         for socket in [&*left, Path::new("/no/such/socket")] {
-            let found = compare(Path::new("/proc"), socket).await;
-            assert!(
-                matches!(&found, MountNamespace::RuntimeDown(why) if why.contains(socket.to_str().unwrap())),
-                "{found:?}"
-            );
+            let problem = check(Path::new("/proc"), socket).await.unwrap_err();
+            assert_eq!(problem.kind, ProblemKind::Absent);
+            assert!(problem.what.contains(socket.to_str().unwrap()), "{problem:?}");
         }
     }
 }

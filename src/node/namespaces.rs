@@ -6,28 +6,21 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use nix::errno::Errno;
+
 use super::{
     fault::{Fault, errno},
-    mounts::{Mount, MountedOn},
+    mounts::{Mount, MountTable, MountedOn},
+    procfs,
 };
-use crate::model::waits_for::WaitsFor;
 
 /// A process in another mount namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MountingProcess {
     /// Its id.
-    pub pid: u32,
+    pub pid: i32,
     /// Its command name.
     pub command: String,
-}
-
-/// A line of mountinfo, with its propagation.
-struct Line {
-    mount: Mount,
-    /// Its peer group: mounts and unmounts propagate within it.
-    shared: Option<u64>,
-    /// The peer group from which it receives propagation.
-    master: Option<u64>,
 }
 
 /// A process whose mount namespace has one of these block devices mounted, or any block device on the directory `place`. Paths prove
@@ -43,18 +36,12 @@ pub fn find_mounting_process(
         return Ok(holder);
     }
     for_each_namespace(proc, &mut |pid, table| {
-        let lines: Vec<Line> = lines(table).collect();
-        let is_there = |line: &Line| {
-            place.is_some_and(|place| {
-                // Few names are the same, and parents take long to find.
-                line.mount.path.file_name() == place.1.file_name() && line.mounted_on(&lines).as_ref() == Some(place)
-            })
-        };
-        let holds = |line: &Line| match line.mount.disk() {
-            Some(disk) => devices.contains(&disk) || is_there(line),
+        let is_there = |mount: &Mount| place.is_some() && table.mounted_on(mount).as_ref() == place;
+        let holds = |mount: &Mount| match mount.disk() {
+            Some(disk) => devices.contains(&disk) || is_there(mount),
             None => false,
         };
-        let found = lines.iter().any(holds);
+        let found = table.all().any(holds);
         if found {
             holder = Some(MountingProcess::read(proc, pid));
         }
@@ -64,32 +51,30 @@ pub fn find_mounting_process(
 }
 
 /// A process whose mount namespace keeps a file system of these devices mounted when `mount_point` is unmounted in the agent's,
-/// whose mountinfo is `own`. A copy is unmounted along with it if it is mounted on the same directory, and its parent receives
+/// whose mount table is `own`. A copy is unmounted along with it if it is mounted on the same directory, and its parent receives
 /// propagation, directly or through others.
 pub fn find_keeping_process(
     proc: &Path,
-    own: &[u8],
+    own: &MountTable,
     devices: &[(u32, u32)],
     mount_point: &Path,
 ) -> Result<Option<MountingProcess>, Fault> {
-    let own: Vec<Line> = lines(own).collect();
-    let on = own.iter().rev().find(|line| line.mount.path == mount_point);
-    let mounted_on = on.and_then(|on| on.mounted_on(&own));
-    let below = on.and_then(|on| on.parent_in(&own));
+    let on = own.all().rev().find(|mount| mount.path == mount_point);
+    let mounted_on = on.and_then(|on| own.mounted_on(on));
+    let below = on.and_then(|on| own.parent_of(on));
     let mut following: BTreeSet<u64> = below.and_then(|below| below.shared).into_iter().collect();
-    let is_ours = |line: &Line| own.iter().any(|own| own.mount.id == line.mount.id);
+    let is_ours = |mount: &Mount| own.all().any(|own| own.id == mount.id);
 
     let (mut chains, mut copies) = (BTreeSet::new(), Vec::new());
     for_each_namespace(proc, &mut |pid, table| {
-        let lines: Vec<Line> = lines(table).collect();
-        chains.extend(lines.iter().filter_map(|line| Some((line.master?, line.shared?))));
-        for copy in lines
-            .iter()
-            .filter(|line| devices.contains(&line.mount.device) && !is_ours(line))
+        chains.extend(table.all().filter_map(|mount| Some((mount.master?, mount.shared?))));
+        for copy in table
+            .all()
+            .filter(|mount| devices.contains(&mount.device) && !is_ours(mount))
         {
-            let below = copy.parent_in(&lines);
+            let below = table.parent_of(copy);
             let groups = below.map(|below| [below.shared, below.master]).unwrap_or_default();
-            let on = copy.mounted_on(&lines);
+            let on = table.mounted_on(copy);
             let is_there = on.is_some() && on == mounted_on;
             copies.push((pid, is_there, groups));
         }
@@ -110,14 +95,11 @@ pub fn find_keeping_process(
 }
 
 /// Calls `visit` with the mounts of each mount namespace, from one of its processes, until it returns `true`.
-fn for_each_namespace(proc: &Path, visit: &mut dyn FnMut(u32, &[u8]) -> bool) -> Result<(), Fault> {
+fn for_each_namespace(proc: &Path, visit: &mut dyn FnMut(i32, &MountTable) -> bool) -> Result<(), Fault> {
     let mut seen: HashSet<(PathBuf, PathBuf)> = HashSet::new();
-    let entries = fs::read_dir(proc).map_err(|error| Fault::new("list", proc, errno(&error)))?;
-    for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        let Some((thread, namespace)) = thread_with_namespace(&entry.path()) else {
+    let pids = procfs::pids(proc).map_err(|error| Fault::new("list", proc, errno(&error)))?;
+    for pid in pids {
+        let Some((thread, namespace)) = thread_with_namespace(&procfs::dir(proc, pid)) else {
             continue;
         };
         // A process sees only the mounts below its root.
@@ -127,9 +109,7 @@ fn for_each_namespace(proc: &Path, visit: &mut dyn FnMut(u32, &[u8]) -> bool) ->
             continue;
         }
         // If a process is exiting, another one of its namespace is read.
-        let Ok(table) = fs::read(thread.join("mountinfo")) else {
-            continue;
-        };
+        let Some(table) = read_table(&thread)? else { continue };
         seen.insert(view);
         if visit(pid, &table) {
             break;
@@ -144,62 +124,23 @@ fn thread_with_namespace(process: &Path) -> Option<(PathBuf, PathBuf)> {
         let namespace = fs::read_link(thread.join("ns/mnt")).ok()?;
         Some((thread, namespace))
     };
-    with_namespace(process.to_owned()).or_else(|| {
-        let mut threads = fs::read_dir(process.join("task")).ok()?.flatten();
-        threads.find_map(|thread| with_namespace(thread.path()))
-    })
+    with_namespace(process.to_owned()).or_else(|| procfs::threads(process).find_map(with_namespace))
 }
 
-fn lines(table: &[u8]) -> impl Iterator<Item = Line> {
-    table.split(|&byte| byte == b'\n').filter_map(Line::parse)
-}
-
-// === impl Line ===
-
-impl Line {
-    fn parse(line: &[u8]) -> Option<Self> {
-        let mut parsed = Self {
-            mount: Mount::parse_line(line).ok()?,
-            shared: None,
-            master: None,
-        };
-        let number = |field: &[u8]| std::str::from_utf8(field).ok()?.parse().ok();
-        let fields = line.split(|&byte| byte == b' ').skip(6);
-        for field in fields.take_while(|field| *field != b"-") {
-            if let Some(group) = field.strip_prefix(b"shared:") {
-                parsed.shared = number(group);
-            } else if let Some(group) = field.strip_prefix(b"master:") {
-                parsed.master = number(group);
-            }
-        }
-        Some(parsed)
-    }
-
-    fn parent_in<'a>(&self, lines: &'a [Self]) -> Option<&'a Self> {
-        lines.iter().find(|line| line.mount.id == self.mount.parent)
-    }
-
-    /// The directory or file that it is mounted on.
-    fn mounted_on(&self, lines: &[Self]) -> Option<MountedOn> {
-        self.mount.mounted_on(&self.parent_in(lines)?.mount)
-    }
+/// The mounts that this thread sees; `None` if it has exited.
+fn read_table(thread: &Path) -> Result<Option<MountTable>, Fault> {
+    let path = thread.join("mountinfo");
+    let Ok(text) = fs::read(&path) else { return Ok(None) };
+    let table = MountTable::parse(&text, Path::new("/"));
+    table.map(Some).map_err(|_| Fault::new("read", &path, Errno::EBADMSG))
 }
 
 // === impl MountingProcess ===
 
 impl MountingProcess {
-    /// Its exit, or an unmount in its namespace.
-    pub fn waits_for(&self) -> [WaitsFor; 2] {
-        let pid = self.pid.cast_signed();
-        [WaitsFor::Exit(pid), WaitsFor::MountsOf(pid)]
-    }
-
-    fn read(proc: &Path, pid: u32) -> Self {
-        let command = fs::read(proc.join(pid.to_string()).join("comm")).unwrap_or_default();
-        Self {
-            pid,
-            command: String::from_utf8_lossy(command.trim_ascii_end()).into_owned(),
-        }
+    fn read(proc: &Path, pid: i32) -> Self {
+        let command = procfs::command(&procfs::dir(proc, pid));
+        Self { pid, command }
     }
 }
 
@@ -232,6 +173,7 @@ mod tests {
         };
         let on = |groups: &str, path: &str| below(("/", "/"), groups, path);
         let mount_point = Path::new("/kubelet/stage/global");
+        let ours = MountTable::parse(OURS.as_bytes(), Path::new("/")).unwrap();
         for (what, tables, keeps) in [
             ("a peer", vec![on("shared:1 ", "/kubelet/stage/global")], None),
             (
@@ -279,10 +221,10 @@ mod tests {
             for (number, table) in tables.iter().enumerate() {
                 namespace(proc.path(), &(100 + number).to_string(), table);
             }
-            let found = find_keeping_process(proc.path(), OURS.as_bytes(), &[(8, 16)], mount_point).unwrap();
+            let found = find_keeping_process(proc.path(), &ours, &[(8, 16)], mount_point).unwrap();
             assert_eq!(found.map(|holder| holder.pid), keeps, "{what}");
         }
-        assert!(find_keeping_process(Path::new("/no/such/proc"), b"", &[(8, 16)], mount_point).is_err());
+        assert!(find_keeping_process(Path::new("/no/such/proc"), &ours, &[(8, 16)], mount_point).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use super::{
     dirs::Dir,
     fault::{Cause, Fault},
     kubelet_root::KubeletRoot,
-    mounts::{MountTable, Mounts, TableRequest},
+    mounts::{MountTable, Mounts},
 };
 use crate::model::failure::Reasoned;
 
@@ -93,30 +93,12 @@ impl PodDir {
         }
     }
 
-    /// The volumes with a directory here.
-    pub fn volumes(&self) -> Result<Vec<VolumeDir>, Fault> {
-        match self.open()? {
-            Some(dir) => volumes_in(&dir),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// Whether no volume is left, on disk and in the mount table. Blocks.
-    pub fn is_clean(&self, mounts: &Mounts) -> Result<bool, Fault> {
-        Ok(self.leftovers(mounts)?.is_empty())
-    }
-
     /// Leftover volumes, subPath targets, block devices and mounts. Blocks.
     pub fn leftovers(&self, mounts: &Mounts) -> Result<Vec<PathBuf>, Fault> {
-        self.leftovers_in(mounts, mounts.request())
-    }
-
-    /// Like [`Self::leftovers`], with a mount table that was requested before.
-    pub fn leftovers_in(&self, mounts: &Mounts, request: TableRequest) -> Result<Vec<PathBuf>, Fault> {
         let leftovers = self.leftovers_on_disk()?;
         // Reading the table is expensive, and not needed if the disk already shows leftovers.
         if leftovers.is_empty() {
-            Ok(self.mounted(&*mounts.read_since(request)?))
+            Ok(self.mounted(&*mounts.read()?))
         } else {
             Ok(leftovers)
         }
@@ -258,7 +240,8 @@ mod tests {
             fs::create_dir_all(pod.path().join(format!("volumes/kubernetes.io~{plugin}/v"))).unwrap();
         }
         fs::create_dir_all(pod.path().join("volumes/kubernetes.io~empty")).unwrap();
-        let found: Vec<_> = pod.volumes().unwrap().into_iter().map(|volume| volume.plugin).collect();
+        let found = volumes_in(&pod.open().unwrap().unwrap()).unwrap().into_iter();
+        let found: Vec<_> = found.map(|volume| volume.plugin).collect();
         assert_eq!(
             found,
             plugins.map(|plugin| OsString::from(format!("kubernetes.io~{plugin}")))
@@ -269,8 +252,7 @@ mod tests {
     fn missing_directory_is_clean_without_volumes() {
         let (_temp, pod) = pod();
         fs::remove_dir(pod.path()).unwrap();
-        assert_eq!(pod.volumes(), Ok(vec![]));
-        assert_eq!(pod.is_clean(&nothing_mounted()), Ok(true));
+        assert_eq!(pod.leftovers(&nothing_mounted()), Ok(vec![]));
     }
 
     #[test]
@@ -286,7 +268,7 @@ mod tests {
             fs::create_dir_all(pod.path().join(name)).unwrap();
         }
         fs::write(pod.path().join("etc-hosts"), "").unwrap();
-        assert_eq!(pod.is_clean(&nothing_mounted()), Ok(true));
+        assert_eq!(pod.leftovers(&nothing_mounted()), Ok(vec![]));
         for leftover in ["volumes/p/v", "volumeDevices/p/v", "volume-subpaths/v"] {
             symlink("nowhere", pod.path().join(leftover)).unwrap();
             assert_eq!(pod.leftovers(&nothing_mounted()), Ok(vec![pod.path().join(leftover)]));
@@ -308,7 +290,7 @@ mod tests {
         let (_temp, pod) = pod();
         for name in ["volumes", "volume-subpaths", "volumeDevices"] {
             symlink("/etc", pod.path().join(name)).unwrap();
-            let fault = pod.is_clean(&nothing_mounted()).unwrap_err();
+            let fault = pod.leftovers(&nothing_mounted()).unwrap_err();
             assert_eq!(fault.cause, Cause::Errno(nix::errno::Errno::ELOOP), "{name}");
             fs::remove_file(pod.path().join(name)).unwrap();
         }

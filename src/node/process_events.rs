@@ -17,7 +17,7 @@ mod connector;
 mod message;
 
 use connector::Connector;
-pub use connector::{Execs, Unavailable};
+pub use connector::Execs;
 
 /// Programs that are executed within this time are reported together: each stop of a pod executes some twenty.
 const BATCH_TIME: Duration = Duration::from_millis(10);
@@ -28,7 +28,7 @@ pub trait ProcessEvents: Send + Sync {
     ///
     /// # Errors
     /// Why this node has no such events.
-    fn execs(&self) -> Result<BoxStream<'static, Execs>, Unavailable>;
+    fn execs(&self) -> io::Result<BoxStream<'static, Execs>>;
 
     /// Completes when the process that has this pid now has exited.
     ///
@@ -44,7 +44,7 @@ pub struct KernelEvents;
 // === impl KernelEvents ===
 
 impl ProcessEvents for KernelEvents {
-    fn execs(&self) -> Result<BoxStream<'static, Execs>, Unavailable> {
+    fn execs(&self) -> io::Result<BoxStream<'static, Execs>> {
         let events = unfold(
             (Connector::subscribe()?, Instant::now()),
             async |(mut connector, from)| {

@@ -2,9 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use nix::errno::Errno;
-
-use super::cgroups::Survivor;
+use super::{cgroups::Survivor, procfs};
 
 /// Bytes of `/proc/PID/status` that are read. The kernel writes about 1.5 KiB.
 const MAX_STATUS: usize = 64 << 10;
@@ -54,7 +52,7 @@ impl ProcessState {
     /// # Errors
     /// When its status cannot be read or parsed.
     pub fn read(proc: &Path, pid: i32) -> io::Result<Option<Self>> {
-        let dir = proc.join(pid.to_string());
+        let dir = procfs::dir(proc, pid);
         let Some(status) = read_if_alive(&dir.join("status"))? else {
             return Ok(None);
         };
@@ -103,14 +101,10 @@ impl ProcessState {
     }
 }
 
+/// `None` if the process has exited. A command name need not be UTF-8.
 fn read_if_alive(file: &Path) -> io::Result<Option<String>> {
-    match fs::read(file) {
-        // A command name need not be UTF-8.
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => Ok(None),
-        Err(error) => Err(error),
-    }
+    let bytes = procfs::unless_exited(fs::read(file))?;
+    Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()))
 }
 
 #[cfg(test)]

@@ -11,10 +11,6 @@ use std::{
     time::Duration,
 };
 
-use nix::{
-    errno::Errno,
-    unistd::{SysconfVar, sysconf},
-};
 use rustix::{
     fs::{Mode, OFlags, open, openat},
     process::{Signal, pidfd_send_signal},
@@ -23,13 +19,12 @@ use rustix::{
 use super::{
     cgroups::{is_valid_pid, uid_in},
     checkpoint,
-    effects::{Effect, Effects, Outcome},
+    effects::{Effects, Outcome},
     fault::{self, Fault},
+    procfs::{self, Stat, unless_exited},
 };
 
 const VERB: &str = "kill process";
-/// Index of the start time (field 22) in `/proc/PID/stat`, counted after the name and the parent.
-const START_FIELD: usize = 17;
 /// Clock ticks are rounded down.
 const TICK: Duration = Duration::from_millis(10);
 /// Command names of containerd's shims, which the kernel cuts, and of CRI-O's monitor; each with the option before its ID.
@@ -102,7 +97,7 @@ impl Process {
             return Ok(None);
         };
         let stat = Stat::parse(&stat).ok_or(io::ErrorKind::InvalidData)?;
-        if !stat.runs() && !any_thread_runs(&proc.join(pid.to_string()))? {
+        if !stat.runs() && !any_thread_runs(&procfs::dir(proc, pid))? {
             return Ok(None);
         }
         let cgroups = read_in(dir, "cgroup")?.unwrap_or_default();
@@ -126,27 +121,18 @@ impl Process {
         owner.has_cgroup(&self.cgroups)
     }
 
-    /// Sends SIGKILL if it is still this process, and still proven to be of this pod.
-    pub fn kill(&self, proc: &Path, owner: &Owner, effects: &Effects) -> Result<Outcome, Fault> {
-        self.kill_if(proc, &|now| now.is_of(proc, owner), effects)
-    }
-
-    /// Sends SIGKILL if it is still this process, which was proven to be a pod's.
-    pub fn kill_proven(&self, proc: &Path, effects: &Effects) -> Result<Outcome, Fault> {
-        self.kill_if(proc, &|_| true, effects)
-    }
-
-    fn kill_if(&self, proc: &Path, is_victim: &dyn Fn(&Self) -> bool, effects: &Effects) -> Result<Outcome, Fault> {
-        let path = proc.join(self.pid.to_string());
+    /// Sends SIGKILL if it is still this process, and still proven to be of this pod. Without an owner it was proven before.
+    pub fn kill(&self, proc: &Path, owner: Option<&Owner>, effects: &Effects) -> Result<Outcome, Fault> {
+        let path = procfs::dir(proc, self.pid);
         let fault = |error: &io::Error| Fault::new(VERB, &path, fault::errno(error));
         let Some(dir) = open_dir(proc, self.pid).map_err(|error| fault(&error))? else {
             return Ok(Outcome::Nothing);
         };
         let now = Self::read(proc, self.pid, &dir).map_err(|error| fault(&error))?;
-        if !now.is_some_and(|now| now.start == self.start && is_victim(&now)) {
+        if !now.is_some_and(|now| now.start == self.start && owner.is_none_or(|owner| now.is_of(proc, owner))) {
             return Ok(Outcome::Nothing);
         }
-        let allowed = effects.allow(&Effect::new(VERB, &self.pid));
+        let allowed = effects.allow(VERB, &self.pid);
         allowed.map_err(|blocked| Fault::new(VERB, &path, blocked))?;
         let killed = pidfd_send_signal(&dir, Signal::KILL);
         checkpoint::after(VERB, &self.pid);
@@ -197,14 +183,6 @@ impl Owner {
     }
 }
 
-/// When the process with this PID started, since boot; `None` if it has exited. A zombie has.
-///
-/// # Errors
-/// When it cannot be read.
-pub fn running_since(proc: &Path, pid: i32) -> io::Result<Option<Duration>> {
-    Ok(Process::find(proc, pid, Duration::MAX)?.map(|process| process.start))
-}
-
 /// The shims of sandboxes and containers with these IDs.
 ///
 /// # Errors
@@ -212,13 +190,9 @@ pub fn running_since(proc: &Path, pid: i32) -> io::Result<Option<Duration>> {
 pub fn shims(proc: &Path, ids: &[String]) -> io::Result<Vec<Shim>> {
     let mut found = Vec::new();
     let mut all = Vec::new();
-    for entry in fs::read_dir(proc)? {
-        let Some(pid) = entry?.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else {
-            continue;
-        };
+    for pid in procfs::pids(proc)? {
         // A process that cannot be read counts as no shim, and hides no other.
-        let stat = fs::read(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
-        let Some(stat) = Stat::parse(&String::from_utf8_lossy(&stat)) else {
+        let Some(stat) = Stat::parse(&procfs::text(&procfs::dir(proc, pid).join("stat"))) else {
             continue;
         };
         all.push((pid, stat.parent));
@@ -244,8 +218,7 @@ pub fn shims(proc: &Path, ids: &[String]) -> io::Result<Vec<Shim>> {
 
 /// Whether this process is the shim of one of the owner's sandboxes or containers.
 fn is_shim_of(proc: &Path, pid: i32, owner: &Owner) -> bool {
-    let stat = fs::read(proc.join(pid.to_string()).join("stat")).unwrap_or_default();
-    let stat = Stat::parse(&String::from_utf8_lossy(&stat));
+    let stat = Stat::parse(&procfs::text(&procfs::dir(proc, pid).join("stat")));
     stat.and_then(|stat| shim(proc, pid, &stat.command))
         .is_some_and(|(_, id)| owner.ids.contains(&id))
 }
@@ -254,11 +227,11 @@ fn is_shim_of(proc: &Path, pid: i32, owner: &Owner) -> bool {
 fn shim(proc: &Path, pid: i32, command: &str) -> Option<(String, String)> {
     let (_, options) = SHIMS.iter().find(|(name, _)| command == *name)?;
     // A process of a container may choose the same name and command line, but has a mount namespace of its own.
-    let namespace = fs::read_link(proc.join(pid.to_string()).join("ns/mnt"));
+    let namespace = fs::read_link(procfs::dir(proc, pid).join("ns/mnt"));
     if namespace.is_ok_and(|theirs| fs::read_link("/proc/self/ns/mnt").is_ok_and(|ours| theirs != ours)) {
         return None;
     }
-    let line = fs::read(proc.join(pid.to_string()).join("cmdline")).ok()?;
+    let line = fs::read(procfs::dir(proc, pid).join("cmdline")).ok()?;
     let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = words.next()?.rsplit('/').next()?.to_owned();
     words.find(|word| options.contains(&&**word))?;
@@ -266,51 +239,14 @@ fn shim(proc: &Path, pid: i32, command: &str) -> Option<(String, String)> {
     Some((program, id.into_owned()))
 }
 
-/// What `/proc/PID/stat` shows.
-struct Stat {
-    command: String,
-    state: char,
-    parent: i32,
-    start: Duration,
-}
-
-// === impl Stat ===
-
-impl Stat {
-    /// The name may contain any character.
-    fn parse(stat: &str) -> Option<Self> {
-        let (before, behind) = stat.rsplit_once(") ")?;
-        let mut fields = behind.split_ascii_whitespace();
-        let state = fields.next()?.chars().next()?;
-        let parent = fields.next()?.parse().ok()?;
-        let ticks: u64 = fields.nth(START_FIELD)?.parse().ok()?;
-        let a_second = sysconf(SysconfVar::CLK_TCK).ok()??;
-        let a_second = u64::try_from(a_second).ok().filter(|ticks| *ticks > 0)?;
-        let start = Duration::from_secs(ticks / a_second)
-            + Duration::from_secs(ticks % a_second) / u32::try_from(a_second).ok()?;
-        Some(Self {
-            command: before.split_once('(')?.1.to_owned(),
-            state,
-            parent,
-            start,
-        })
-    }
-
-    fn runs(&self) -> bool {
-        !matches!(self.state, 'Z' | 'X' | 'x')
-    }
-}
-
 /// The first thread may have exited alone.
 fn any_thread_runs(dir: &Path) -> io::Result<bool> {
-    let threads = match fs::read_dir(dir.join("task")) {
-        Err(error) if has_exited(&error) => return Ok(false),
-        threads => threads?,
+    let Some(threads) = unless_exited(fs::read_dir(dir.join("task")))? else {
+        return Ok(false);
     };
     for thread in threads {
-        let stat = match fs::read(thread?.path().join("stat")) {
-            Err(error) if has_exited(&error) => continue,
-            stat => stat?,
+        let Some(stat) = unless_exited(fs::read(thread?.path().join("stat")))? else {
+            continue;
         };
         let stat = Stat::parse(&String::from_utf8_lossy(&stat)).ok_or(io::ErrorKind::InvalidData)?;
         if stat.runs() {
@@ -333,7 +269,7 @@ fn longest_path(cgroups: &str) -> &str {
 /// The directory of a process; `None` if there is none.
 fn open_dir(proc: &Path, pid: i32) -> io::Result<Option<OwnedFd>> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let opened = open(proc.join(pid.to_string()), flags, Mode::empty());
+    let opened = open(procfs::dir(proc, pid), flags, Mode::empty());
     unless_exited(opened.map_err(io::Error::from))
 }
 
@@ -346,18 +282,6 @@ fn read_in(dir: &OwnedFd, name: &str) -> io::Result<Option<String>> {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     });
     unless_exited(read)
-}
-
-fn unless_exited<T>(result: io::Result<T>) -> io::Result<Option<T>> {
-    match result {
-        Err(error) if has_exited(&error) => Ok(None),
-        result => result.map(Some),
-    }
-}
-
-/// It exited before or during the read.
-fn has_exited(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
 #[cfg(test)]

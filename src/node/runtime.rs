@@ -38,7 +38,7 @@ pub async fn wait_until_ready(
 ) -> Result<RuntimeVersion, GrpcError> {
     let mut pauses = pauses(FIRST_PAUSE, LONGEST_PAUSE).build();
     loop {
-        match cri.identify(endpoint).await {
+        match cri.version().await {
             Ok(version) => {
                 record_answer(report, &version);
                 return Ok(version);

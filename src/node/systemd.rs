@@ -5,19 +5,19 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
+use serde::Deserialize;
 use tokio::{sync::Mutex, time::timeout};
 use zbus::{
     Connection, MatchRule, Message, MessageStream,
     connection::Builder,
     message::Type,
-    zvariant::{DynamicType, OwnedObjectPath, OwnedValue},
+    zvariant::{self, DeserializeValue, DynamicType, OwnedObjectPath},
 };
 
 use super::effects::Outcome;
 use crate::model::foreign::ForeignText;
 
 pub mod environment_file;
-pub mod service;
 mod unit_state;
 
 const SERVICE: &str = "org.freedesktop.systemd1";
@@ -31,7 +31,6 @@ const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 /// systemd answers immediately.
 const LIMIT: Duration = Duration::from_secs(30);
-/// Longer than a service's `TimeoutStopSec=` and `TimeoutStartSec=` together, which are 40 and 90 seconds for the agent.
 /// The bus accepts connections immediately.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
@@ -57,15 +56,6 @@ type ListedUnit = (
     OwnedObjectPath,
 );
 
-/// What happens to another queued job of the unit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum QueuedJob {
-    /// This job replaces it.
-    Replace,
-    /// It remains, and this job fails.
-    Keep,
-}
-
 // === impl Systemd ===
 
 impl Systemd {
@@ -84,11 +74,8 @@ impl Systemd {
 
     /// The version of systemd, for `check`.
     pub async fn version(&self) -> Result<String, String> {
-        self.with_timeout(async {
-            let version = property(&self.connection().await?, OBJECT, MANAGER, "Version").await?;
-            Ok(String::try_from(version)?)
-        })
-        .await
+        self.with_timeout(async { property(&self.connection().await?, OBJECT, MANAGER, "Version").await })
+            .await
     }
 
     /// The service whose main process this is, if any.
@@ -101,13 +88,11 @@ impl Systemd {
                 Err(zbus::Error::MethodError(..)) => return Ok(None),
                 Err(error) => return Err(error),
             };
-            let name: String = property(&connection, &unit, UNIT_INTERFACE, "Id").await?.try_into()?;
+            let name: String = property(&connection, &unit, UNIT_INTERFACE, "Id").await?;
             if !name.ends_with(".service") {
                 return Ok(None);
             }
-            let main: u32 = property(&connection, &unit, SERVICE_INTERFACE, "MainPID")
-                .await?
-                .try_into()?;
+            let main: u32 = property(&connection, &unit, SERVICE_INTERFACE, "MainPID").await?;
             Ok((main == pid).then_some(name))
         })
         .await
@@ -120,9 +105,7 @@ impl Systemd {
             let answer = call(&connection, "ListUnitsFiltered", &(["auto-restart"],)).await?;
             let units: Vec<ListedUnit> = answer.body().deserialize()?;
             for (name, .., path, _, _, _) in units {
-                let last: u32 = property(&connection, &path, SERVICE_INTERFACE, "ExecMainPID")
-                    .await?
-                    .try_into()?;
+                let last: u32 = property(&connection, &path, SERVICE_INTERFACE, "ExecMainPID").await?;
                 if u32::try_from(pid) == Ok(last) {
                     return Ok(Some(name));
                 }
@@ -140,12 +123,13 @@ impl Systemd {
     }
 
     /// Stops a unit and waits without a limit for the job to finish. A unit that is not loaded counts as stopped. Retried
-    /// once if the connection broke: the bus may have restarted since its last use.
-    pub async fn stop_unit(&self, unit: &str, queued: QueuedJob) -> zbus::Result<Outcome> {
-        match stop_on(&self.connection().await?, unit, queued).await {
+    /// once if the connection broke: the bus may have restarted since its last use. `mode` is systemd's: with `replace`, the job replaces
+    /// another one of the unit; with `fail` it fails then.
+    pub async fn stop_unit(&self, unit: &str, mode: &str) -> zbus::Result<Outcome> {
+        match stop_on(&self.connection().await?, unit, mode).await {
             Err(error) if !is_answer(&error) => {
                 self.disconnect().await;
-                stop_on(&self.connection().await?, unit, queued).await
+                stop_on(&self.connection().await?, unit, mode).await
             }
             result => result,
         }
@@ -181,17 +165,13 @@ fn is_answer(error: &zbus::Error) -> bool {
 }
 
 /// Stops a unit and waits for the job's end.
-async fn stop_on(connection: &Connection, unit: &str, queued: QueuedJob) -> zbus::Result<Outcome> {
+async fn stop_on(connection: &Connection, unit: &str, mode: &str) -> zbus::Result<Outcome> {
     // systemd can load any slice by its name, even one that no longer exists.
     match call(connection, "GetUnit", &(unit,)).await {
         Ok(_) => {}
         Err(zbus::Error::MethodError(name, ..)) if name == NO_SUCH_UNIT => return Ok(Outcome::Nothing),
         Err(error) => return Err(error),
     }
-    let mode = match queued {
-        QueuedJob::Replace => "replace",
-        QueuedJob::Keep => "fail",
-    };
     let result = run_stop_job(connection, unit, mode).await?;
     if result != "done" {
         // Remaining processes show when its cgroups are removed.
@@ -238,10 +218,21 @@ where
         .await
 }
 
-async fn property(connection: &Connection, path: &str, interface: &str, name: &str) -> zbus::Result<OwnedValue> {
+/// The object of a unit. GetUnit knows only loaded units, and an inactive one may be unloaded.
+async fn load(connection: &Connection, unit: &str) -> zbus::Result<OwnedObjectPath> {
+    call(connection, "LoadUnit", &(unit,)).await?.body().deserialize()
+}
+
+async fn property<T>(connection: &Connection, path: &str, interface: &str, name: &str) -> zbus::Result<T>
+where
+    T: for<'de> Deserialize<'de> + zvariant::Type,
+{
     let which = (interface, name);
     let answer = connection.call_method(Some(SERVICE), path, Some(PROPERTIES), "Get", &which);
-    answer.await?.body().deserialize()
+    let answer = answer.await?;
+    let body = answer.body();
+    let value: DeserializeValue<'_, T> = body.deserialize()?;
+    Ok(value.0)
 }
 
 #[cfg(test)]

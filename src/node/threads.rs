@@ -87,11 +87,6 @@ impl Threads {
         }
     }
 
-    /// For the work on pods, done by these.
-    pub fn by(blocking: Blocking) -> Self {
-        Self::default().with_blocking(blocking)
-    }
-
     /// Sets where the work runs.
     #[must_use]
     pub fn with_blocking(self, blocking: Blocking) -> Self {
@@ -220,7 +215,7 @@ mod tests {
     #[tokio::test]
     async fn panicking_work_returns_its_slot() {
         for blocking in [Blocking::OnThreads, Blocking::Inline] {
-            let threads = Threads::by(blocking);
+            let threads = Threads::default().with_blocking(blocking);
             for _ in 0..=SLOTS {
                 assert!(threads.run_blocking(|| panic!("on purpose")).await.is_err());
             }

@@ -4,7 +4,7 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 mod in_flight;
 
-pub use in_flight::{Call, CallError, CallsInFlight, Hang};
+pub use in_flight::{Call, CallError, CallsInFlight};
 
 /// Timeout of an unmount. After that it is abandoned and reported.
 const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -25,11 +25,12 @@ pub enum UnmountBackend {
 /// Whether to cut the connection to an unresponsive server, so that its mount can be removed (`--force-unmount`). Unsent
 /// writes are lost.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "agent", derive(clap::ValueEnum))]
 pub enum ForceUnmount {
-    /// Wait for the server.
+    /// Its pod waits until the server answers again.
     #[default]
     Never,
-    /// If the server does not answer, or the kernel reports it as dead.
+    /// The connection is cut after some seconds. Data that was written and not sent is lost.
     DeadServer,
 }
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, PodStatus};
+use k8s_openapi::api::core::v1::PodStatus;
+use serde_json::{Value, json};
 
 use crate::{
     model::{observation::Difference, pod::STATUS_UNKNOWN},
@@ -90,80 +91,62 @@ fn situation(path: &str, kubelet: &Fields, agent: &Fields) -> Option<&'static st
 }
 
 fn fields(status: &PodStatus) -> Fields {
-    let mut fields = Fields::new();
-    let mut add = |path: String, value: Option<String>| {
-        if let Some(value) = value.filter(|value| !value.is_empty()) {
-            fields.insert(path, value);
+    let mut all = Fields::new();
+    let mut add = |at: &str, object: &Value, fields: &[&str]| {
+        for field in fields {
+            let value = match &object[*field] {
+                Value::Null => continue,
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let is_default = value.is_empty() || *field == "signal" && value == "0";
+            if !is_default {
+                all.insert(format!("{at}{field}"), value);
+            }
         }
     };
-    add("phase".to_owned(), status.phase.clone());
-    add("reason".to_owned(), status.reason.clone());
-    add("message".to_owned(), status.message.clone());
-    for condition in status
-        .conditions
-        .iter()
-        .flatten()
-        .filter(|it| is_set_by_agent(&it.type_))
-    {
-        let at = |field| format!("conditions[{}].{field}", condition.type_);
-        add(at("status"), Some(condition.status.clone()));
-        add(at("reason"), condition.reason.clone());
-        add(at("message"), condition.message.clone());
+    let status = serde_json::to_value(status).unwrap_or_default();
+    add("", &status, &["phase", "reason", "message"]);
+    for condition in entries(&status["conditions"]) {
+        let name = condition["type"].as_str().unwrap_or_default();
+        if is_set_by_agent(name) {
+            add(
+                &format!("conditions[{name}]."),
+                condition,
+                &["status", "reason", "message"],
+            );
+        }
     }
-    let lists = [
-        ("initContainerStatuses", &status.init_container_statuses),
-        ("containerStatuses", &status.container_statuses),
-        ("ephemeralContainerStatuses", &status.ephemeral_container_statuses),
-    ];
-    for (list, entries) in lists {
-        for entry in entries.iter().flatten() {
-            for (field, value) in container(entry) {
-                add(format!("{list}[{}].{field}", entry.name), value);
+    for list in [
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+    ] {
+        for container in entries(&status[list]) {
+            let at = format!("{list}[{}].", container["name"].as_str().unwrap_or_default());
+            add(&at, container, &["ready", "started", "restartCount"]);
+            for state in ["state", "lastState"] {
+                for (kind, details) in container[state].as_object().into_iter().flatten() {
+                    add(&at, &json!({ state: kind }), &[state]);
+                    let fields: &[&str] = match kind.as_str() {
+                        "terminated" => &["exitCode", "signal", "reason", "message"],
+                        "waiting" => &["reason"],
+                        _ => &[],
+                    };
+                    add(&format!("{at}{state}."), details, fields);
+                }
             }
         }
     }
-    fields
+    all
 }
 
-fn container(entry: &ContainerStatus) -> impl Iterator<Item = (String, Option<String>)> {
-    let own = [
-        ("ready".to_owned(), Some(entry.ready.to_string())),
-        ("started".to_owned(), entry.started.map(|started| started.to_string())),
-        ("restartCount".to_owned(), Some(entry.restart_count.to_string())),
-    ];
-    let states = [("state", &entry.state), ("lastState", &entry.last_state)];
-    let states = states.into_iter().flat_map(|(name, state)| {
-        let parts = state.iter().flat_map(parts);
-        parts.map(move |(field, value)| (format!("{name}{field}"), value))
-    });
-    own.into_iter().chain(states.collect::<Vec<_>>())
-}
-
-/// The kind of a state, and what it has.
-fn parts(state: &ContainerState) -> Vec<(&'static str, Option<String>)> {
-    if let Some(terminated) = &state.terminated {
-        return vec![
-            ("", Some("terminated".to_owned())),
-            (".exitCode", Some(terminated.exit_code.to_string())),
-            (
-                ".signal",
-                terminated.signal.filter(|it| *it != 0).map(|it| it.to_string()),
-            ),
-            (".reason", terminated.reason.clone()),
-            (".message", terminated.message.clone()),
-        ];
-    }
-    if let Some(waiting) = &state.waiting {
-        return vec![("", Some("waiting".to_owned())), (".reason", waiting.reason.clone())];
-    }
-    let runs = state.running.is_some();
-    vec![("", runs.then(|| "running".to_owned()))]
+fn entries(list: &Value) -> impl Iterator<Item = &Value> {
+    list.as_array().into_iter().flatten()
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
-
     use super::*;
 
     const DOCS: &str = include_str!("../../docs/explanation/kubelet-differences.md");

@@ -91,14 +91,14 @@ fn leftover(action: &PlannedAction) -> Option<Leftover> {
         PlannedAction::UnstageVolume { driver: by, path, .. } => return Some(staged_volume(path, &driver(by))),
         PlannedAction::LeaveVolume { path, why } => (Volume, path, format!("leave it: {why}")),
         PlannedAction::RemoveDirectory { path } => (Directory, path, "remove it".to_owned()),
-        PlannedAction::RemoveCgroup { path, .. } => (Cgroup, path, "remove it".to_owned()),
+        PlannedAction::RemoveCgroup { paths, .. } => (Cgroup, paths.first()?, "remove it".to_owned()),
         // What follows from the others, or is no leftover.
         PlannedAction::RunHook { .. }
         | PlannedAction::StopContainer { .. }
         | PlannedAction::StopSandbox { .. }
         | PlannedAction::KeepClaim { .. }
         | PlannedAction::ReleaseUserIds { .. }
-        | PlannedAction::ReportStatus { .. }
+        | PlannedAction::ReportStatus
         | PlannedAction::DeleteObject { .. }
         | PlannedAction::NotKnown { .. } => return None,
     };
@@ -132,7 +132,7 @@ mod tests {
             },
             PlannedAction::RemoveCgroup {
                 cgroup: path("kubepods/podu1"),
-                path: path("/sys/fs/cgroup/kubepods/podu1"),
+                paths: vec![path("/sys/fs/cgroup/kubepods/podu1")],
             },
             PlannedAction::RemoveContainer {
                 container: path("main"),

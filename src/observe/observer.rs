@@ -18,7 +18,6 @@ use tokio::{
 };
 
 use super::{
-    events::RuntimeEvents,
     leftovers::left,
     pods::ObservedPod,
     reads::{NodeRead, PodReader},
@@ -27,9 +26,10 @@ use super::{
 };
 use crate::{
     counters::Counters,
-    handover::guard::ONLY_OBSERVES,
     journal::Journal,
     model::{
+        blocked::Blocked,
+        mismatch::Mismatch,
         observation::{Observation, Verdict},
         pod::{PodUid, PodView},
         termination::{self, Cause},
@@ -39,15 +39,18 @@ use crate::{
     object_name::ObjectName,
     teardown::{context::Context, plan::Plan, status::Messages},
     trace_recorder::TraceRecorder,
-    workers::{KnownPod, Overview, Request, RequestReceiver, TraceFilter, stop::StopRejected},
+    workers::{
+        KnownPod, Overview, PodRequests, Request, RequestReceiver,
+        stop::{PodStop, StopAccepted, StopRejected},
+    },
 };
 
-/// Interval of the lists of the runtime while a pod terminates. The kubelet lists it once a second, and may remove a container then.
+/// Interval of the lists of the runtime while no pod terminates.
+const IDLE_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while a pod terminates. The kubelet lists it once a second, and may remove a container then.
 const POLL_INTERVAL: Duration = Duration::from_millis(400);
 /// Interval of the removal of journal entries of deleted pods.
 const PRUNE_INTERVAL: Duration = Duration::from_secs(600);
-/// Delay of a list after an event: events come in bursts.
-const EVENT_DELAY: Duration = Duration::from_millis(150);
 /// Limit of a list.
 const LIST_LIMIT: Duration = Duration::from_secs(20);
 /// Pods whose object is kept while they run.
@@ -70,7 +73,6 @@ pub struct Observer {
     /// Terminal pods in the API whose termination was observed.
     finished: HashSet<PodUid>,
     work: FuturesUnordered<BoxFuture<'static, Found>>,
-    events: RuntimeEvents,
     is_listing: bool,
     last_list: Instant,
     next_list: Instant,
@@ -95,10 +97,8 @@ impl Observer {
         changes: mpsc::Receiver<Arc<PodView>>,
         requests: RequestReceiver,
     ) -> Self {
-        let reader = PodReader::new(context);
-        let events = RuntimeEvents::new(reader.runtime().clone());
         Self {
-            reader,
+            reader: PodReader::new(context),
             journal,
             counters,
             changes,
@@ -108,7 +108,6 @@ impl Observer {
             seen: HashMap::new(),
             finished: HashSet::new(),
             work: FuturesUnordered::new(),
-            events,
             is_listing: false,
             last_list: Instant::now(),
             next_list: Instant::now(),
@@ -131,11 +130,8 @@ impl Observer {
                     None => return,
                 },
                 Some(found) = self.work.next(), if !self.work.is_empty() => self.found(found),
-                Some(request) = self.requests.recv() => self.answer(request),
+                Some(request) = self.requests.recv() => request(&mut self),
                 () = sleep_until(self.next_list), if !self.is_listing => self.list(),
-                () = self.events.next() => {
-                    self.next_list = self.next_list.min(Instant::now() + EVENT_DELAY);
-                }
                 () = wait_until(next_check) => self.check(),
             }
         }
@@ -170,11 +166,6 @@ impl Observer {
         if self.finished.contains(&uid) {
             if is_removed {
                 self.finished.remove(&uid);
-                if let Some(earlier) = self.journal.observation(&uid) {
-                    let mut pod = ObservedPod::deleted_later(view, earlier, now);
-                    pod.end(true, now);
-                    self.observed.insert(uid, pod);
-                }
             }
             return;
         }
@@ -263,10 +254,9 @@ impl Observer {
             Found::List(listed) => {
                 self.is_listing = false;
                 self.last_list = Instant::now();
-                self.next_list = self.last_list + self.events.idle_interval();
+                self.next_list = self.last_list + IDLE_INTERVAL;
                 match listed {
                     Ok(listed) => {
-                        self.events.reopen();
                         self.prune_journal(&listed);
                         self.compare(listed);
                     }
@@ -361,14 +351,12 @@ impl Observer {
         let Some(observation) = pod.conclude(left, &self.reader.context().node.runtime_name, now) else {
             return;
         };
-        let (is_deleted, changes_nothing) = (pod.is_deleted(), pod.changes_nothing(&observation));
+        let is_deleted = pod.is_deleted();
         self.observed.remove(uid);
         if !is_deleted {
             self.finished.insert(uid.clone());
         }
-        if !changes_nothing {
-            self.conclude(observation);
-        }
+        self.conclude(observation);
     }
 
     fn conclude(&self, observation: Observation) {
@@ -379,7 +367,8 @@ impl Observer {
             verdict,
             ..
         } = &observation;
-        self.counters.observed(*verdict);
+        self.counters
+            .count(|counts| *counts.observations.entry(*verdict).or_default() += 1);
         match verdict {
             Verdict::Same => {
                 tracing::info!(pod.uid = uid, pod.namespace = namespace, pod.name = name, %verdict, "Termination observed");
@@ -398,29 +387,14 @@ impl Observer {
         self.journal.record_observation(observation, false);
     }
 
-    fn answer(&self, request: Request) {
-        // A caller may have stopped waiting.
-        match request {
-            Request::Overview(reply) => reply.send(self.overview()).ok(),
-            Request::Traces(filter, reply) => reply.send(self.traces(&filter)).ok().map(drop),
-            Request::Stop(stop, reply) => {
-                let (pod, why) = (stop.pod(), ONLY_OBSERVES.to_owned());
-                reply.send(Err(StopRejected::Blocked { pod, why })).ok().map(drop)
-            }
-            Request::TraceRecorder(uid, reply) => reply.send(self.recorder(&uid)).ok().map(drop),
-            Request::FindPod(name, reply) => reply.send(self.find(&name)).ok().map(drop),
-            Request::TerminatingUids(reply) => reply.send(self.observed.keys().cloned().collect()).ok().map(drop),
-            Request::Terminating(reply) => {
-                let pods = self.observed.iter().filter(|(_, pod)| pod.is_terminating());
-                let views = pods.map(|(uid, pod)| (uid.clone(), Arc::clone(&pod.view)));
-                reply.send(views.collect()).ok().map(drop)
-            }
-            Request::Approve(_, _, reply) => reply.send(false).ok().map(drop),
-        };
+    fn now(&self) -> Timestamp {
+        self.reader.context().node.clock.wall().now()
     }
+}
 
+impl PodRequests for Observer {
     fn overview(&self) -> Overview {
-        let mut terminating = self.traces(&TraceFilter::All);
+        let mut terminating = self.traces(None);
         terminating.sort_by_key(|trace| std::cmp::Reverse(trace.elapsed_ms));
         let is_deleted = |uid: &&PodUid| self.known.get(*uid).is_some_and(|view| view.deletion.is_some());
         let awaiting_finalizers = self.finished.iter().filter(is_deleted).count();
@@ -431,26 +405,40 @@ impl Observer {
         }
     }
 
-    fn traces(&self, filter: &TraceFilter) -> Vec<Trace> {
+    fn traces(&self, name: Option<&ObjectName>) -> Vec<Trace> {
         let terminating = self.observed.values().filter(|pod| pod.is_terminating());
-        let terminating = terminating.filter(|pod| filter.contains(&pod.view.pod));
+        let terminating = terminating.filter(|pod| name.is_none_or(|name| name.names(&pod.view.pod)));
         terminating.map(|pod| pod.recorder.trace()).collect()
     }
 
-    fn recorder(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
+    fn stop_pod(&mut self, stop: PodStop) -> Result<StopAccepted, StopRejected> {
+        let (pod, why) = (stop.pod(), Blocked::OnlyObserves.to_string());
+        Err(StopRejected::Blocked { pod, why })
+    }
+
+    fn trace_recorder(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
         self.observed.get(uid).map(|pod| Arc::clone(&pod.recorder))
     }
 
-    fn find(&self, name: &ObjectName) -> Option<KnownPod> {
+    fn find_pod(&self, name: &ObjectName) -> Option<KnownPod> {
         let view = self.known.values().find(|view| name.names(&view.pod))?;
         Some(KnownPod {
             view: Arc::clone(view),
-            trace: self.recorder(&view.pod.uid),
+            trace: self.trace_recorder(&view.pod.uid),
         })
     }
 
-    fn now(&self) -> Timestamp {
-        self.reader.context().node.clock.wall().now()
+    fn terminating_uids(&self) -> BTreeSet<PodUid> {
+        self.observed.keys().cloned().collect()
+    }
+
+    fn terminating(&self) -> BTreeMap<PodUid, Arc<PodView>> {
+        let pods = self.observed.iter().filter(|(_, pod)| pod.is_terminating());
+        pods.map(|(uid, pod)| (uid.clone(), Arc::clone(&pod.view))).collect()
+    }
+
+    fn approve(&mut self, _uid: &PodUid, _mismatch: Mismatch) -> bool {
+        false
     }
 }
 

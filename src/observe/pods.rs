@@ -3,23 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::time::Instant;
 
-use super::{
-    expected::{Known, eviction_of, last_status},
-    judge::{Facts, Judgment, Statuses, judge},
-    leftovers::Left,
-    seen::SeenRuntime,
-    volumes::StagedVolume,
-};
+use super::{fields, leftovers::Left, seen::SeenRuntime, volumes::StagedVolume};
 use crate::{
     model::{
-        observation::{Observation, Verdict},
-        pod::{ApiObject, PodObject, PodView},
-        termination::Cause,
-        trace::{Blocked, BlockedReason},
+        observation::{Difference, Observation, Verdict},
+        pod::{ApiObject, PodObject, PodView, container_statuses, is_running},
+        termination::{Cause, Eviction},
+        trace::{BlockedReason, Obstacle},
     },
-    teardown::grace::{self, RequestedGrace},
+    teardown::{
+        grace,
+        status::{self, DEADLINE_EXCEEDED, DISRUPTION_TARGET, StatusInput, StatusStage},
+    },
     trace_recorder::TraceRecorder,
 };
 
@@ -57,8 +55,6 @@ pub(super) struct ObservedPod {
     deleted_at: Option<Timestamp>,
     began: Instant,
     grace: Duration,
-    /// The observation of its termination; now only its deletion is checked.
-    earlier: Option<Box<Observation>>,
     end: Option<End>,
 }
 
@@ -76,11 +72,11 @@ struct End {
 impl ObservedPod {
     /// A termination that begins now. `known`: the pod before, if it was seen.
     pub fn begin(view: Arc<PodView>, cause: Cause, known: Option<&PodView>, now: Timestamp) -> Self {
-        let grace = grace::effective(None, RequestedGrace::for_pod(&view, None));
+        let grace = grace::of_pod(None, &view, None);
         let began = Instant::now();
         let recorder = TraceRecorder::new(view.pod.clone(), cause, grace, None);
         let why = "the agent only observes how the kubelet terminates it";
-        recorder.set_blocked(vec![Blocked::pod(BlockedReason::Guard, why)]);
+        recorder.set_blocked(vec![Obstacle::pod(BlockedReason::Guard, why)]);
         let was_removed = cause == Cause::Removed;
         let earlier = || known.and_then(|known| known.object.last_known().cloned());
         // A status that is already terminal is the kubelet's last one.
@@ -109,24 +105,15 @@ impl ObservedPod {
             deleted_at: (cause != Cause::PhaseTerminal).then_some(now),
             began,
             grace,
-            earlier: None,
             end: None,
             view,
-        }
-    }
-
-    /// The deletion of a pod whose termination was observed before. Only what it leaves is of interest.
-    pub fn deleted_later(view: Arc<PodView>, earlier: Observation, now: Timestamp) -> Self {
-        Self {
-            earlier: Some(Box::new(earlier)),
-            ..Self::begin(view, Cause::Removed, None, now)
         }
     }
 
     /// Applies an update of the object.
     pub fn update(&mut self, view: Arc<PodView>, now: Timestamp) {
         if !view.terminal_phase && self.end.is_none() {
-            self.grace = grace::effective(Some(self.grace), RequestedGrace::for_pod(&view, None));
+            self.grace = grace::of_pod(Some(self.grace), &view, None);
             self.recorder.set_grace(self.grace, None);
         }
         if view.deletion.is_some() && self.end.is_none() {
@@ -139,21 +126,17 @@ impl ObservedPod {
 
     /// The object is deleted. `is_seen`: an event showed its last state.
     pub fn removed(&mut self, is_seen: bool, now: Timestamp) {
-        if !is_seen && !self.was_removed && self.earlier.is_none() {
+        if !is_seen && !self.was_removed {
             self.unseen.get_or_insert_with(|| LAST_UNSEEN.to_owned());
         }
         self.end(true, now);
     }
 
-    /// The kubelet is done. A pod that is deleted afterwards is checked for its whole patience again.
+    /// The kubelet is done. A pod that is deleted during its checks is checked for its whole patience again.
     pub fn end(&mut self, is_deleted: bool, now: Timestamp) {
         let (at, is_forced) = (Instant::now(), self.is_forced());
         // An object that was deleted at once says nothing about the processes.
-        let patience = if is_forced && self.earlier.is_none() {
-            self.grace + PATIENCE
-        } else {
-            PATIENCE
-        };
+        let patience = if is_forced { self.grace + PATIENCE } else { PATIENCE };
         let first = if is_deleted { at } else { at + SETTLE };
         match &mut self.end {
             Some(end) if end.is_deleted || !is_deleted => {}
@@ -222,18 +205,6 @@ impl ObservedPod {
             end.next_check = Some(Instant::now() + CHECK_INTERVAL);
             return None;
         }
-        if let Some(earlier) = &self.earlier {
-            let verdict = if left.leftovers.is_empty() {
-                earlier.verdict
-            } else {
-                Verdict::Leftovers
-            };
-            return Some(Observation {
-                verdict,
-                leftovers: left.leftovers,
-                ..Observation::clone(earlier)
-            });
-        }
         // Without a graceful deletion, the kubelet is done when nothing is left.
         let (at, finished_at) = if is_forced {
             (Instant::now(), now)
@@ -241,24 +212,18 @@ impl ObservedPod {
             (end.at, end.wall)
         };
         let elapsed = at.saturating_duration_since(self.began);
-        let facts = self.facts(left, runtime_name, finished_at);
-        Some(self.observation(judge(facts), elapsed, finished_at))
-    }
-
-    /// Whether only the deletion was observed, and nothing is new.
-    pub fn changes_nothing(&self, observation: &Observation) -> bool {
-        self.earlier.as_deref().is_some_and(|earlier| earlier == observation)
+        Some(Observation {
+            elapsed_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
+            ..self.judge(left, runtime_name, finished_at)
+        })
     }
 
     /// What is known if the agent exits now.
     pub fn unfinished(&self, now: Timestamp) -> Observation {
-        let judgment = Judgment {
-            verdict: Verdict::Unknown,
-            differences: Vec::new(),
-            leftovers: Vec::new(),
+        Observation {
             reason: Some("the agent exited during the termination".to_owned()),
-        };
-        self.observation(judgment, self.began.elapsed(), now)
+            ..self.observation(now)
+        }
     }
 
     /// Whether the object was deleted without a graceful deletion: no last status is due.
@@ -270,52 +235,69 @@ impl ObservedPod {
     /// Whether the last status shows a running container.
     fn shows_running(&self) -> bool {
         let status = self.last.as_ref().and_then(|last| last.pod.status.as_ref());
-        status.is_some_and(|status| {
-            let lists = [&status.init_container_statuses, &status.container_statuses];
-            let mut all = lists.into_iter().flatten().flatten();
-            all.any(|it| it.state.as_ref().is_some_and(|state| state.running.is_some()))
-        })
+        status.is_some_and(|status| container_statuses(status).any(is_running))
     }
 
-    fn facts(&self, left: Left, runtime_name: &str, now: Timestamp) -> Facts {
-        let mut facts = Facts {
-            holds: self.holds.clone(),
-            left,
-            ..Facts::default()
-        };
-        if self.is_forced() {
-            facts.unseen.clone_from(&self.unseen);
-            return facts;
-        }
-        let last = self.last.as_ref().and_then(|last| last.pod.status.clone());
-        let shown = self.before.as_ref().and_then(|before| before.pod.status.as_ref());
-        facts.unseen = self.unseen.clone().or_else(|| self.seen.unseen_exit(shown));
-        match (&self.before, last) {
-            (Some(before), Some(kubelet)) => {
-                let eviction = eviction_of(before, &kubelet);
-                let known = Known {
-                    before,
-                    runtime: self.seen.pod(),
-                    runtime_name,
-                    messages: self.seen.messages(),
-                    eviction: eviction.as_ref(),
-                    now,
-                };
-                let agent = last_status(&known, self.view.attachable_volumes);
-                facts.statuses = Some(Statuses { kubelet, agent });
+    /// Compares the statuses. What was not seen makes the verdict unknown, and a status that was not seen completely shows no difference.
+    fn judge(&self, left: Left, runtime_name: &str, now: Timestamp) -> Observation {
+        let mut differences: Vec<_> = self.holds.iter().map(|why| hold(why)).collect();
+        let mut unseen = self.unseen.clone();
+        // Without a graceful deletion no last status is due.
+        if !self.is_forced() {
+            let last = self.last.as_ref().and_then(|last| last.pod.status.as_ref());
+            let shown = self.before.as_ref().and_then(|before| before.pod.status.as_ref());
+            unseen = unseen.or_else(|| self.seen.unseen_exit(shown));
+            match (&self.before, last) {
+                (Some(before), Some(kubelet)) if unseen.is_none() => {
+                    let agent = self.expected_status(before, kubelet, runtime_name, now);
+                    differences.extend(fields::differences(kubelet, &agent));
+                }
+                (Some(_), Some(_)) => {}
+                _ => drop(unseen.get_or_insert_with(|| TOO_LARGE.to_owned())),
             }
-            _ => drop(facts.unseen.get_or_insert_with(|| TOO_LARGE.to_owned())),
         }
-        facts
+        let unread = left.unknown.first();
+        let unread = unread.map(|what| format!("whether anything is left on the node: could not read {what}"));
+        let mut observation = Observation {
+            differences,
+            leftovers: left.leftovers,
+            reason: unseen.or(unread),
+            ..self.observation(now)
+        };
+        observation.verdict = verdict(&observation);
+        observation
     }
 
-    fn observation(&self, judgment: Judgment, elapsed: Duration, finished_at: Timestamp) -> Observation {
-        let Judgment {
-            verdict,
-            differences,
-            leftovers,
-            reason,
-        } = judgment;
+    /// The status after the last step of a teardown, by the function that the teardown uses. As a teardown, it is built on the status
+    /// that was sent when the containers were stopped, unless that one waits for attached volumes.
+    fn expected_status(
+        &self,
+        before: &PodObject,
+        kubelet: &PodStatus,
+        runtime_name: &str,
+        now: Timestamp,
+    ) -> PodStatus {
+        let eviction = eviction_of(before, kubelet);
+        let generate = |pod: &Pod, stage| {
+            status::generate(&StatusInput {
+                pod,
+                observed: self.seen.pod(),
+                runtime_name,
+                now,
+                stage,
+                eviction: eviction.as_ref(),
+                messages: self.seen.messages(),
+            })
+        };
+        let mut pod = before.pod.clone();
+        if !self.view.attachable_volumes {
+            pod.status = Some(generate(&pod, StatusStage::Stopped));
+        }
+        generate(&pod, StatusStage::Terminated)
+    }
+
+    /// What is known of the termination, apart from its comparison. It took until `finished_at`.
+    fn observation(&self, finished_at: Timestamp) -> Observation {
         let pod = &self.view.pod;
         Observation {
             namespace: pod.namespace.to_string(),
@@ -324,11 +306,77 @@ impl ObservedPod {
             deleted_at: self.deleted_at,
             finished_at,
             grace_seconds: self.grace.as_secs(),
-            elapsed_ms: u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX),
-            verdict,
-            differences,
-            leftovers,
-            reason,
+            elapsed_ms: u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX),
+            ..Observation::default()
         }
+    }
+}
+
+/// What a safety hold would have changed.
+fn hold(why: &str) -> Difference {
+    Difference {
+        field: "hold".to_owned(),
+        kubelet: Some("terminated the pod".to_owned()),
+        agent: Some(why.to_owned()),
+        documented: None,
+    }
+}
+
+/// A leftover is a fact, whatever else is unknown.
+fn verdict(observation: &Observation) -> Verdict {
+    if !observation.leftovers.is_empty() {
+        Verdict::Leftovers
+    } else if observation.reason.is_some() {
+        Verdict::Unknown
+    } else if !observation.differences.is_empty() {
+        Verdict::Different
+    } else {
+        Verdict::Same
+    }
+}
+
+/// The eviction that the kubelet's last status shows. The agent evicts a pod only on request, with this reason and message.
+fn eviction_of(before: &PodObject, last: &PodStatus) -> Option<Eviction> {
+    let reason = last.reason.as_ref().filter(|it| !it.is_empty())?;
+    let before = before.pod.status.as_ref().and_then(|status| status.reason.as_ref());
+    if last.phase.as_deref() != Some("Failed") || reason == DEADLINE_EXCEEDED || before == Some(reason) {
+        return None;
+    }
+    let mut conditions = last.conditions.iter().flatten();
+    let disruption = conditions.find(|it| it.type_ == DISRUPTION_TARGET);
+    Some(Eviction {
+        reason: reason.clone(),
+        message: last.message.clone().unwrap_or_default(),
+        disruption: disruption.and_then(|it| it.message.clone()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{
+        observation::{Leftover, LeftoverKind},
+        pod::PodRef,
+    };
+
+    #[test]
+    fn leftovers_count_before_unknown_and_unknown_before_differences() {
+        let view = PodView::identity_only(PodRef {
+            uid: "u".into(),
+            namespace: "ns".into(),
+            name: "n".into(),
+        });
+        let pod = ObservedPod::begin(Arc::new(view), Cause::Deleted, None, Timestamp::UNIX_EPOCH);
+        let mut observation = Observation {
+            reason: None,
+            ..pod.observation(Timestamp::UNIX_EPOCH)
+        };
+        assert_eq!(verdict(&observation), Verdict::Same);
+        observation.differences.push(hold("blocked"));
+        assert_eq!(verdict(&observation), Verdict::Different);
+        observation.reason = Some("the watch was down".to_owned());
+        assert_eq!(verdict(&observation), Verdict::Unknown);
+        observation.leftovers.push(Leftover::new(LeftoverKind::Mount, "/a", ""));
+        assert_eq!(verdict(&observation), Verdict::Leftovers);
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     model::{failure::first_message, observation::Leftover, pod::PodView},
     node::{
         cri::{
-            CriReader,
+            Cri,
             types::{Container, RuntimePod},
         },
         mounts::Mount,
@@ -21,7 +21,7 @@ use crate::{
         bounded_read::{Fact, READ_LIMIT, blocking_in, late, text},
         context::Context,
         locate,
-        plan::{Plan, gather::plan_view},
+        plan::{Plan, plan_view},
         status::Messages,
         termination_message,
     },
@@ -41,7 +41,6 @@ const RUNTIME_LIMIT: Duration = Duration::from_secs(10);
 pub(super) struct PodReader {
     /// It refuses every effect and every write.
     context: Arc<Context>,
-    runtime: CriReader,
     slots: Arc<Semaphore>,
     exit_slots: Arc<Semaphore>,
 }
@@ -64,7 +63,6 @@ impl PodReader {
     /// `context` is one for reads: see [`Context::read_only`].
     pub fn new(context: Arc<Context>) -> Self {
         Self {
-            runtime: CriReader::new(context.node.cri.clone()),
             context,
             slots: Arc::new(Semaphore::new(MAX_READS)),
             exit_slots: Arc::new(Semaphore::new(MAX_EXITS)),
@@ -76,15 +74,15 @@ impl PodReader {
         &self.context
     }
 
-    /// The runtime.
-    pub fn runtime(&self) -> &CriReader {
-        &self.runtime
+    /// The runtime, which refuses every change.
+    pub fn runtime(&self) -> &Cri {
+        &self.context.node.cri
     }
 
     /// An exited container with its status and its termination message; `None` if it cannot be read.
     pub async fn exit(&self, view: Arc<PodView>, listed: Container) -> Option<(Container, Messages)> {
         let _slot = self.exit_slots.acquire().await;
-        let read = timeout(READ_LIMIT, self.runtime.with_status(&listed, READ_LIMIT)).await;
+        let read = timeout(READ_LIMIT, self.context.node.cri.with_status(&listed, READ_LIMIT)).await;
         let container = read.ok()?.ok()??;
         let copy = container.clone();
         let messages = blocking_in(READ_LIMIT, &self.context, &view, move |_, _| {
@@ -113,7 +111,7 @@ impl PodReader {
             runtime,
             mounts: mounts.await,
             volumes: leftover_volumes(&self.context, &view, staged).await,
-            plan: plan_view(&self.context, view, None, Vec::new()).await,
+            plan: plan_view(&self.context, view, Vec::new()).await,
         }
     }
 
@@ -129,11 +127,11 @@ impl PodReader {
 
     async fn plan(&self, view: &Arc<PodView>) -> Plan {
         let _slot = self.slots.acquire().await;
-        plan_view(&self.context, Arc::clone(view), None, Vec::new()).await
+        plan_view(&self.context, Arc::clone(view), Vec::new()).await
     }
 
     async fn read_runtime(&self, view: &PodView) -> Fact<RuntimePod> {
-        let read = timeout(RUNTIME_LIMIT, self.runtime.pod_brief(view.pod.uid.as_str())).await;
+        let read = timeout(RUNTIME_LIMIT, self.context.node.cri.pod_brief(view.pod.uid.as_str())).await;
         read.map_err(late(RUNTIME_LIMIT))?.map_err(text)
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::{
-    model::pod::container_statuses,
+    model::pod::{container_statuses, is_running},
     node::cri::types::{Container, ContainerState, RuntimePod, SandboxState},
     teardown::status::Messages,
 };
@@ -103,7 +103,7 @@ impl SeenRuntime {
     /// before the termination: its containers that ran must have been seen.
     pub fn unseen_exit(&self, before: Option<&PodStatus>) -> Option<String> {
         let ran = before.into_iter().flat_map(container_statuses);
-        let ran = ran.filter(|it| it.state.as_ref().is_some_and(|state| state.running.is_some()));
+        let ran = ran.filter(|it| is_running(it));
         let is_unseen = |name: &str| self.pod.containers.iter().all(|it| it.name != name);
         if let Some(unseen) = ran.map(|it| it.name.as_str()).find(|name| is_unseen(name)) {
             return Some(format!("the kubelet removed container {unseen} before it was seen"));
@@ -165,7 +165,10 @@ mod tests {
         assert!(seen.add_listed(both(exited)).is_empty(), "it is being read");
         seen.add_exit(
             "a-0",
-            Some((container("a", exited, 3), Messages::from_iter([("a-0", "bye")]))),
+            Some((
+                container("a", exited, 3),
+                Messages::from([("a-0".to_owned(), "bye".to_owned())]),
+            )),
         );
         assert!(!seen.is_reading());
         assert!(seen.add_listed(both(exited)).is_empty(), "it was read");
@@ -173,7 +176,7 @@ mod tests {
         assert_eq!(seen.unseen_exit(None), None);
         let a = seen.pod().newest("a").unwrap();
         assert_eq!(
-            (a.state, a.exit_code, seen.messages().get("a-0")),
+            (a.state, a.exit_code, seen.messages().get("a-0").map(String::as_str)),
             (exited, 3, Some("bye"))
         );
         let mut gone = SeenRuntime::default();

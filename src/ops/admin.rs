@@ -12,24 +12,23 @@ pub mod socket;
 mod state;
 pub mod stop;
 pub mod timelines;
-pub mod version;
 pub mod why;
 
 use std::{convert::Infallible, sync::Arc, time::Duration};
 
-use bytes::Bytes;
-use http::{Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::net::UnixStream;
+use tracing::Instrument as _;
 
-use crate::handover::guard::ONLY_OBSERVES;
+use crate::model::blocked::Blocked;
 
 pub(crate) use self::respond::{json_answer, response};
 use self::{
     peer::Peer,
-    respond::{agent_stopping, error, pods_disabled},
+    respond::{Answer, Refused, agent_stopping, bad_request, error, not_found, pods_disabled},
     socket::AdminListener,
 };
 pub use self::{
@@ -41,6 +40,7 @@ pub use self::{
 pub const STATUS: &str = "/v1/status";
 /// Maximum size of a request body, in bytes.
 const MAX_BODY: usize = 64 << 10;
+
 // === impl Admin ===
 
 impl Admin {
@@ -77,14 +77,13 @@ impl Admin {
             );
         }
         let service = service_fn(async |request| {
-            if is_allowed {
+            let answer = if is_allowed {
                 self.answer(request, peer).await
             } else {
-                Ok(error(
-                    StatusCode::FORBIDDEN,
-                    &format!("only root may send requests, not {peer}: run this command as root"),
-                ))
-            }
+                let why = format!("only root may send requests, not {peer}: run this command as root");
+                Err(Refused(StatusCode::FORBIDDEN, why))
+            };
+            Ok::<_, Infallible>(answer.unwrap_or_else(|Refused(code, why)| error(code, &why)))
         });
         if let Err(error) = http1::Builder::new()
             .serve_connection(TokioIo::new(stream), service)
@@ -94,97 +93,68 @@ impl Admin {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Result<Response<Full<Bytes>>, Infallible> {
-        match (request.method(), &self.pods) {
-            (&Method::POST, Some(pods)) if pods.guard.only_observes() => {
-                return Ok(error(StatusCode::CONFLICT, ONLY_OBSERVES));
-            }
-            (&Method::POST, Some(pods)) => return Ok(command(pods, request, peer).await),
-            (&Method::POST, None) => return Ok(pods_disabled()),
-            (&Method::GET, _) => {}
+    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Answer {
+        let pods = || self.pods.as_ref().ok_or_else(pods_disabled);
+        match *request.method() {
+            Method::POST => return command(pods()?, request, peer).await,
+            Method::GET => {}
             _ => {
-                return Ok(error(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    "only GET and POST are answered here",
-                ));
+                let why = "only GET and POST are answered here".to_owned();
+                return Err(Refused(StatusCode::METHOD_NOT_ALLOWED, why));
             }
         }
-        let path = request.uri().path();
-        if path == STATUS {
-            return Ok(self.status().await);
-        }
-        if path == holds::HOLDS {
-            return Ok(match &self.pods {
-                Some(pods) => holds::list(pods).await,
-                None => pods_disabled(),
-            });
-        }
-        if path == version::VERSION {
-            return Ok(version::answer(self).await);
-        }
-        if path == why::WHY {
-            return Ok(why::answer(self, request.uri().query()).await);
-        }
-        if path == plan::PLAN {
-            return Ok(match &self.pods {
-                Some(pods) => plan::answer(pods, request.uri().query()).await,
-                None => pods_disabled(),
-            });
-        }
-        if path == report::REPORT {
-            return Ok(match &self.pods {
-                Some(pods) => report::answer(pods, request.uri().query()).await,
-                None => pods_disabled(),
-            });
-        }
-        if let Some(answer) = collector::answer(self.gc.as_ref(), path, request.uri().query()) {
-            return Ok(answer);
-        }
-        if let Some(uid) = path
-            .strip_prefix(stop::OUTCOMES)
-            .and_then(|path| path.strip_prefix('/'))
-        {
-            return Ok(match &self.pods {
-                Some(pods) => stop::outcome(pods, uid, request.uri().query()).await,
-                None => pods_disabled(),
-            });
-        }
-        if let Some(pod) = path.strip_prefix(TIMELINES) {
-            return Ok(match &self.pods {
-                Some(pods) => timelines::answer(pods, pod).await,
-                None => pods_disabled(),
-            });
-        }
-        Ok(error(
-            StatusCode::NOT_FOUND,
-            "there are /v1/status, /v1/version, /v1/timelines, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/report, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
-        ))
-    }
-
-    async fn status(&self) -> Response<Full<Bytes>> {
-        match self.report().await {
-            Some(report) => json_answer(&report),
-            None => agent_stopping(),
+        let query = request.uri().query();
+        match request.uri().path() {
+            STATUS => json_answer(&self.report().await.ok_or_else(agent_stopping)?),
+            holds::HOLDS => holds::list(pods()?).await,
+            why::WHY => why::answer(self, query).await,
+            plan::PLAN => plan::answer(pods()?, query).await,
+            report::REPORT => report::answer(pods()?, query).await,
+            collector::STATUS => collector::status(self.gc.as_ref()),
+            collector::GRAPH => collector::graph(self.gc.as_ref(), query),
+            path => {
+                if let Some(uid) = path
+                    .strip_prefix(stop::OUTCOMES)
+                    .and_then(|path| path.strip_prefix('/'))
+                {
+                    stop::outcome(pods()?, uid, query).await
+                } else if let Some(pod) = path.strip_prefix(TIMELINES) {
+                    timelines::answer(pods()?, pod).await
+                } else {
+                    Err(not_found(
+                        "there are /v1/status, /v1/timelines, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/report, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
+                    ))
+                }
+            }
         }
     }
 }
 
-/// Performs the command of a POST request.
-async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: Peer) -> Response<Full<Bytes>> {
-    let path = request.uri().path().to_owned();
-    let body = match Limited::new(request.into_body(), MAX_BODY).collect().await {
-        Ok(body) => body.to_bytes(),
-        Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body cannot be read: {cause}")),
-    };
-    if path == holds::APPROVE {
-        holds::approve(pods, &body, peer).await
-    } else if path == handover::HANDOVER {
-        handover::perform(pods, &body, peer).await
-    } else if path == pause::PAUSE {
-        pause::pause(pods, &body, peer).await
-    } else if path == pause::RESUME {
-        pause::resume(pods, peer).await
-    } else {
-        stop::request(pods, &path, &body, peer).await
+/// Performs the command of a POST request. A client that disconnects interrupts only a handover: what is done has to be logged.
+async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: Peer) -> Answer {
+    if pods.guard.only_observes {
+        return Err(Refused(StatusCode::CONFLICT, Blocked::OnlyObserves.to_string()));
     }
+    let path = request.uri().path().to_owned();
+    let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
+    let body = body.map_err(|cause| bad_request(format!("the body cannot be read: {cause}")))?;
+    let (pods, body) = (pods.clone(), body.to_bytes());
+    let span = tracing::error_span!("admin", peer = peer.to_string());
+    if path == handover::HANDOVER {
+        return handover::perform(&pods, &body).instrument(span).await;
+    }
+    let command = async move {
+        let answer = match &*path {
+            holds::APPROVE => holds::approve(&pods, &body, peer).await,
+            pause::PAUSE => pause::pause(&pods, &body, peer).await,
+            pause::RESUME => pause::resume(&pods).await,
+            path => stop::request(&pods, path, &body).await,
+        };
+        if let Err(Refused(_, why)) = &answer {
+            tracing::warn!(path, why, "Admin request refused");
+        }
+        answer
+    };
+    let performed = tokio::spawn(command.instrument(span)).await;
+    performed.map_err(|panic| Refused(StatusCode::INTERNAL_SERVER_ERROR, panic.to_string()))?
 }

@@ -9,7 +9,7 @@ use crate::{
     api::ApiClient,
     cli::NodeFlags,
     config::{self, PodSettings, Settings, layout},
-    model::{problem::Problem, problems},
+    model::problems,
     node::{
         cri::Cri,
         effects::Effects,
@@ -19,40 +19,31 @@ use crate::{
     },
 };
 
-mod cluster;
 mod collector;
-mod holds;
 mod item;
 mod node;
 mod report;
 mod row;
 mod server;
-mod service;
-mod wait;
 
-use cluster::for_collector;
 pub use collector::collector_rights;
-pub use item::{Group, Item, ROW_IDS};
+use collector::for_collector;
+pub use item::{Group, Item};
 use node::{journal, other_processes, runtime, socket};
-pub use report::{CheckResult, Report, ReportRow};
+pub use report::{CONFIGURATION, Report, USAGE};
 pub use row::{Row, Verdict};
 use server::{Server, credentials};
-pub use service::{ServiceConfiguration, read_service};
-pub use wait::until_ready;
 
-/// Validates the flags, and checks everything that the agent needs. `more` are rows of the caller.
-pub async fn check(
-    flags: &NodeFlags,
-    mistakes: &[Problem],
-    unknown_variables: &BTreeSet<String>,
-    more: impl IntoIterator<Item = Row>,
-) -> Report {
+/// Validates the flags, and checks everything that the agent needs.
+pub async fn check(flags: &NodeFlags, unknown_variables: &BTreeSet<String>) -> Report {
     let flags = layout::complete_flags(flags, Path::new("/"), Path::new(PROC));
-    let mut rows: Vec<Row> = more.into_iter().collect();
-    match config::validate_all(&flags, mistakes).await {
-        Ok(settings) => rows.extend(run(settings).await),
-        Err(problems) => rows.extend(problems.into_iter().map(Row::from)),
-    }
+    let mut rows = match config::validate(&flags).await {
+        Ok(settings) => run(settings).await,
+        Err(problems) => problems
+            .iter()
+            .map(|it| Row::from_problem(Item::SETTINGS, it))
+            .collect(),
+    };
     rows.extend(unknown_variables.iter().map(|name| unknown_variable(name)));
     Report::new(rows)
 }
@@ -133,11 +124,6 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     let agent_runs = matches!(lock, Err(LockError::Taken { .. }));
     let (mut state_rows, recorded) = journal(&settings.state_dir, &machine, agent_runs);
     state_rows.push(socket(&settings.socket, agent_runs).await);
-    if agent_runs {
-        state_rows.extend(holds::safety_holds(&settings.socket).await);
-    } else {
-        state_rows.push(Row::skipped(Item::SAFETY_HOLDS, "no agent runs"));
-    }
     let mut rows = Vec::from_iter(credentials(
         Item::CREDENTIALS,
         "--kubeconfig",
@@ -159,7 +145,6 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
                 api: &api,
                 url: &pods.kube.cluster_url,
                 node_name: &settings.node_name,
-                credentials_of: None,
                 needs_lease: pods.takeover.is_some(),
             };
             rows.extend(server.check(&machine, recorded.as_deref()).await);

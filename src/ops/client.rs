@@ -12,17 +12,19 @@ use http::{Method, Request};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{
+    Serialize,
+    de::{DeserializeOwned, IgnoredAny},
+};
 use serde_json::Value;
 use tokio::{net::UnixStream, time::timeout};
 
-use super::output::{self, Output};
 use crate::{model::foreign, words::io_error};
 
 /// Timeout of queries, which the agent answers from memory.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(5);
-/// Timeout of commands, which the agent answers after a write to disk.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long a command may take: the agent answers it after a write to disk.
+const COMMAND_TIME: Duration = Duration::from_secs(10);
 
 /// The remedy if the socket cannot be used.
 fn remedy(cause: &io::Error) -> &'static str {
@@ -57,45 +59,9 @@ pub enum ClientError {
         /// The error of the connection.
         cause: String,
     },
-    /// The agent has exited while it stopped the pod.
-    #[error(
-        "the agent has exited while {pod} was terminating: {cause}; {}see pod-teardown status and pod-teardown timeline {pod} then",
-        if *is_durable {
-            "the termination continues when the agent starts again: "
-        } else {
-            "the request was not durable: repeat it unless the termination continues when the agent starts again; "
-        }
-    )]
-    AgentExited {
-        /// `NAMESPACE/NAME`.
-        pod: String,
-        /// The error of the connection.
-        cause: String,
-        /// The journal has the request.
-        is_durable: bool,
-    },
-    /// The pod has not terminated in time.
-    #[error(
-        "{pod} has not terminated within {}{}; the stop continues: see pod-teardown why {pod}",
-        humantime::format_duration(*limit),
-        if blocked.is_empty() { String::new() } else { format!(": it waits for {blocked}") }
-    )]
-    StillTerminating {
-        /// `NAMESPACE/NAME`.
-        pod: String,
-        /// The time to wait.
-        limit: Duration,
-        /// What it waits for; may be empty.
-        blocked: String,
-    },
-    /// The agent does not answer in time, or its answer is invalid.
-    #[error("the agent at {path} gives no valid answer: {cause}")]
-    InvalidAnswer {
-        /// The socket.
-        path: String,
-        /// The reason.
-        cause: String,
-    },
+    /// The agent gives no valid answer, or the request was not completed.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// An answer of the agent.
@@ -110,16 +76,12 @@ pub struct RawAnswer {
 /// # Errors
 /// See [`ClientError`]; this applies to all functions here.
 pub async fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
-    request(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await
+    get_raw(socket, path).await?.parse()
 }
 
 /// Sends a query, and returns the answer as it is.
 pub async fn get_raw(socket: &Path, path: &str) -> Result<RawAnswer, ClientError> {
-    let body = fetch_body(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await?;
-    Ok(RawAnswer {
-        socket: socket.to_owned(),
-        body,
-    })
+    fetch(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await
 }
 
 /// Sends a query that the agent may answer after `wait`.
@@ -128,7 +90,8 @@ pub async fn get_with_timeout<T: DeserializeOwned>(
     path: &str,
     wait: Duration,
 ) -> Result<T, ClientError> {
-    request(socket, Method::GET, path, Bytes::new(), wait + QUERY_TIMEOUT).await
+    let answer = fetch(socket, Method::GET, path, Bytes::new(), wait + QUERY_TIMEOUT).await?;
+    answer.parse()
 }
 
 /// Sends a command that may take `time`.
@@ -139,20 +102,14 @@ pub async fn post_with_timeout<T: DeserializeOwned>(
     time: Duration,
 ) -> Result<T, ClientError> {
     let body = serde_json::to_vec(command).unwrap_or_default();
-    request(
-        socket,
-        Method::POST,
-        path,
-        body.into(),
-        time.saturating_add(QUERY_TIMEOUT),
-    )
-    .await
+    let limit = time.saturating_add(QUERY_TIMEOUT);
+    let answer = fetch(socket, Method::POST, path, body.into(), limit).await?;
+    answer.parse()
 }
 
 /// Sends a command.
 pub async fn post<T: DeserializeOwned>(socket: &Path, path: &str, command: &impl Serialize) -> Result<T, ClientError> {
-    let body = serde_json::to_vec(command).unwrap_or_default();
-    request(socket, Method::POST, path, body.into(), COMMAND_TIMEOUT).await
+    post_with_timeout(socket, path, command, COMMAND_TIME).await
 }
 
 // === impl RawAnswer ===
@@ -165,30 +122,12 @@ impl RawAnswer {
         answer.map_err(|error| unknown_answer(&self.socket, &error))
     }
 
-    /// Formats the answer.
-    pub fn format<T: DeserializeOwned>(
-        &self,
-        output: Output<impl FnOnce(&T) -> String>,
-    ) -> Result<String, ClientError> {
-        let formatted = match output {
-            Output::Json => output::json(&self.body),
-            Output::Yaml => output::yaml(&self.body),
-            Output::Text(text) => return self.parse().map(|answer| text(&answer)),
-        };
-        formatted.map_err(|error| unknown_answer(&self.socket, &error))
+    /// The answer unchanged, apart from escapes: the agent sends it with indents.
+    pub fn json(&self) -> Result<String, ClientError> {
+        let answer = serde_json::from_slice::<IgnoredAny>(&self.body);
+        answer.map_err(|error| unknown_answer(&self.socket, &error))?;
+        Ok(foreign::escape_json(String::from_utf8_lossy(&self.body).into_owned()))
     }
-}
-
-async fn request<T: DeserializeOwned>(
-    socket: &Path,
-    method: Method,
-    path: &str,
-    body: Bytes,
-    limit: Duration,
-) -> Result<T, ClientError> {
-    let body = fetch_body(socket, method, path, body, limit).await?;
-    let socket = socket.to_owned();
-    RawAnswer { socket, body }.parse()
 }
 
 /// The error for an answer that is no JSON, or that an agent of another version has sent.
@@ -198,39 +137,34 @@ fn unknown_answer(socket: &Path, error: &serde_json::Error) -> ClientError {
     } else {
         ""
     };
-    invalid_answer(socket, format!("{error}{remedy}"))
+    invalid_answer(socket, &format!("{error}{remedy}"))
 }
 
-fn invalid_answer(socket: &Path, cause: String) -> ClientError {
-    ClientError::InvalidAnswer {
-        path: socket.display().to_string(),
-        cause,
-    }
+fn invalid_answer(socket: &Path, cause: &str) -> ClientError {
+    ClientError::Failed(format!(
+        "the agent at {} gives no valid answer: {cause}",
+        socket.display()
+    ))
 }
 
-async fn fetch_body(
+async fn fetch(
     socket: &Path,
     method: Method,
     path: &str,
     body: Bytes,
     limit: Duration,
-) -> Result<Bytes, ClientError> {
-    let stream = UnixStream::connect(socket)
-        .await
-        .map_err(|cause| ClientError::NoAgent {
-            path: socket.display().to_string(),
-            cause,
-        })?;
-    let invalid = |cause| invalid_answer(socket, cause);
-    let disconnected = |cause: String| ClientError::Disconnected {
-        path: socket.display().to_string(),
-        cause,
-    };
+) -> Result<RawAnswer, ClientError> {
+    let shown = || socket.display().to_string();
+    let stream = UnixStream::connect(socket).await;
+    let stream = stream.map_err(|cause| ClientError::NoAgent { path: shown(), cause })?;
     let answer = timeout(limit, exchange(stream, method, path, body)).await;
     let (code, body) = match answer {
-        Err(_) => return Err(invalid(format!("nothing within {limit:?}"))),
-        Ok(Err(error)) if is_disconnect(&*error) => return Err(disconnected(error.to_string())),
-        Ok(answer) => answer.map_err(|error| invalid(error.to_string()))?,
+        Err(_) => return Err(invalid_answer(socket, &format!("nothing within {limit:?}"))),
+        Ok(Err(error)) if is_disconnect(&*error) => {
+            let (path, cause) = (shown(), error.to_string());
+            return Err(ClientError::Disconnected { path, cause });
+        }
+        Ok(answer) => answer.map_err(|error| invalid_answer(socket, &error.to_string()))?,
     };
     if code != 200 {
         let error = serde_json::from_slice::<Value>(&body).ok();
@@ -241,7 +175,8 @@ async fn fetch_body(
             _ => ClientError::Refused(message),
         });
     }
-    Ok(body)
+    let socket = socket.to_owned();
+    Ok(RawAnswer { socket, body })
 }
 
 /// Whether the connection was closed before the answer, as by an exit of the agent.

@@ -12,7 +12,7 @@ use crate::{
         names::escape_control_chars,
         report::WorkReport,
     },
-    ops::remedies::RENEW_COLLECTORS,
+    ops::{output::age_since, remedies::RENEW_COLLECTORS},
 };
 
 /// The status of this agent's collector.
@@ -55,7 +55,7 @@ fn leader_election(view: &View, now: Timestamp) -> String {
     let mut out = String::new();
     let state = match (&view.standby, view.active_since) {
         (Some(why), _) => format!("standby: {why}"),
-        (None, Some(since)) => format!("active for {}", ago(since, now)),
+        (None, Some(since)) => format!("active for {}", age_since(since, now)),
         (None, None) => "active".to_owned(),
     };
     // Writing to a String cannot fail.
@@ -79,7 +79,7 @@ fn leader_election(view: &View, now: Timestamp) -> String {
             (Some(holder), Some(changed)) => {
                 format!(
                     "kube-controller-manager's Lease is {holder}'s, renewed {} ago",
-                    ago(*changed, now)
+                    age_since(*changed, now)
                 )
             }
         };
@@ -97,7 +97,6 @@ fn lease_holder(view: &View, lease: &LeaseView, now: Timestamp) -> String {
         holder,
         is_own,
         seen,
-        on_standby,
         since,
     } = lease;
     let is_known = view.holds_lease || (view.lease_error.is_none() && !is_own);
@@ -107,23 +106,13 @@ fn lease_holder(view: &View, lease: &LeaseView, now: Timestamp) -> String {
         Some(holder) => format!("held by {holder}"),
     };
     if !is_known {
-        let seen = seen.map_or_else(String::new, |seen| format!(", {} ago", ago(seen, now)));
+        let seen = seen.map_or_else(String::new, |seen| format!(", {} ago", age_since(seen, now)));
         return format!("holder unknown; {holder} when it was last read{seen}");
     }
     let since = since.map_or_else(String::new, |since| {
-        format!(", since {} ago by its clock", ago(since, now))
+        format!(", since {} ago by its clock", age_since(since, now))
     });
-    let yields = if *on_standby {
-        "; its holder is on standby: an agent with --gc always may take it"
-    } else {
-        ""
-    };
-    format!("{holder}{since}{yields}")
-}
-
-fn ago(since: Timestamp, now: Timestamp) -> String {
-    let seconds = u64::try_from(now.as_second() - since.as_second()).unwrap_or(0);
-    humantime::format_duration(std::time::Duration::from_secs(seconds)).to_string()
+    format!("{holder}{since}")
 }
 
 #[cfg(test)]
@@ -133,17 +122,13 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::{
-        api::ApiError,
-        collector::{
-            Mode,
-            core::Core,
-            graph::{Observed, Reference},
-            kinds::{Resource, Scope},
-            picture::Picture,
-            sync_state::WatchedKind,
-            why,
-        },
+    use crate::collector::{
+        Mode,
+        core::Core,
+        graph::{Observed, Reference},
+        kinds::{Resource, Scope},
+        sync_state::WatchedKind,
+        why,
     };
 
     fn view(is_own: bool, holds_lease: bool, error: bool) -> View {
@@ -157,7 +142,6 @@ mod tests {
                 holder: Some(if is_own { "one" } else { "other" }.to_owned()),
                 is_own,
                 seen: Some(now),
-                on_standby: false,
                 since: Some(now),
             }),
             holds_lease,
@@ -241,12 +225,19 @@ mod tests {
             version: "v1".to_owned(),
             plural: "pods".to_owned(),
             scope: Scope::Namespaced,
+            short_names: Vec::new(),
         };
         let mut watched = WatchedKind::new("", resource, 1);
         watched.synced = true;
         core.sync_state.watched.insert(pods, watched);
-        let error = ApiError::refused("DELETE", "/x", 403, None, b"no");
-        core.refusals.record("delete", "pods".to_owned(), &error, now);
+        let item = core.queue.pop(now).unwrap();
+        core.queue.add_rate_limited(item, "no", None, now);
+        let refusal = crate::collector::queue::Refusal {
+            step: "delete",
+            code: 403,
+            since: now,
+        };
+        core.queue.record_refusal(item, refusal);
         let mut election = view(true, true, true);
         election.controller_manager = Some(ManagerView::default());
         let report = GcReport {
@@ -279,10 +270,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn answers_of_a_busy_collector_match_their_schemas() {
         let (core, status) = complete_report();
-        let picture = serde_json::to_value(Picture::around(&core.graph, "a")).unwrap();
         let name = "b".parse().unwrap();
         let why = serde_json::to_value(why::explain(&core, &name, Instant::now()).unwrap()).unwrap();
-        for (schema, answer) in [("gc-status", status), ("gc-graph", picture), ("why", why)] {
+        for (schema, answer) in [("gc-status", status), ("why", why)] {
             assert_eq!(violations(schema, &answer).unwrap(), Vec::<String>::new(), "{answer:#}");
         }
     }

@@ -1,18 +1,25 @@
-//! Formats safety holds and approvals for `holds` and `approve`.
+//! `holds` and `approve`: shows safety holds, asks, and sends approvals.
 
-use std::fmt::Write as _;
+use std::{
+    fmt::Write as _,
+    io::{BufRead, Write},
+    path::Path,
+};
 
 use jiff::Timestamp;
 
-use super::admin::holds::Approved;
+use super::{
+    admin::holds::{APPROVE, ApprovalRequest, Approved, HOLDS},
+    client::{self, ClientError},
+    output::age_since,
+};
 use crate::{
     handover::guard::holds::{SafetyHold, SafetyHolds},
-    journal::approval::Approval,
-    words::{seconds, some_of},
+    journal::Approval,
 };
 
-/// Lists the safety holds. `is_wide`: with all facts and all approvals, instead of some facts and the last approval.
-pub fn text(report: &SafetyHolds, is_wide: bool, now: Timestamp) -> String {
+/// Lists the safety holds, and the last approvals.
+pub fn text(report: &SafetyHolds, now: Timestamp) -> String {
     let mut out = String::new();
     // Writing to a String cannot fail.
     if let Some(why) = &report.blocked {
@@ -22,60 +29,32 @@ pub fn text(report: &SafetyHolds, is_wide: bool, now: Timestamp) -> String {
         let _ = writeln!(out, "No safety hold waits for an approval.");
     }
     for hold in &report.items {
-        let _ = writeln!(out, "{}", hold_text(hold, is_wide, now));
+        let _ = writeln!(out, "{}", hold_text(hold, now));
     }
-    match report.approvals.as_slice() {
-        [] => {}
-        approvals if is_wide => {
-            let _ = writeln!(out, "Approvals:");
-            for approval in approvals {
-                let _ = writeln!(out, "  {}", approval_text(approval));
-            }
-        }
-        [.., last] => {
-            let _ = writeln!(out, "Last approval: {}", approval_text(last));
-        }
+    for Approval {
+        item, at, by, reason, ..
+    } in &report.approvals
+    {
+        let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
+        let _ = writeln!(out, "Approved: {item} at {at:.0} by {by}{reason}");
     }
     out
 }
 
-fn approval_text(approval: &Approval) -> String {
-    let Approval {
-        item, at, by, reason, ..
-    } = approval;
-    let reason = reason.as_ref().map_or_else(String::new, |reason| format!(": {reason}"));
-    format!("{item} at {at:.0} by {by}{reason}")
-}
-
-/// Describes one safety hold. `is_wide`: each fact has a line.
-pub(super) fn hold_text(hold: &SafetyHold, is_wide: bool, now: Timestamp) -> String {
-    let SafetyHold {
-        item,
-        uid,
-        since,
-        why,
-        approval_effect,
-        facts,
-        digest,
-    } = hold;
-    let mut out = String::new();
-    // Writing to a String cannot fail.
-    let uid = uid.as_ref().map_or_else(String::new, |uid| format!("  (UID {uid})"));
-    let _ = writeln!(out, "{item}{uid}");
-    if let Some(since) = since {
-        let ms = u64::try_from(now.as_millisecond() - since.as_millisecond()).unwrap_or_default();
-        let _ = writeln!(out, "  since    {since:.0}, for {}", seconds(ms));
+fn hold_text(hold: &SafetyHold, now: Timestamp) -> String {
+    let uid = hold
+        .uid
+        .as_ref()
+        .map_or_else(String::new, |uid| format!("  (UID {uid})"));
+    let mut out = format!("{}{uid}\n", hold.item);
+    let mut line = |label: &str, text: &str| out += &format!("  {label:<8} {text}\n");
+    if let Some(since) = hold.since {
+        line("since", &format!("{since:.0}, for {}", age_since(since, now)));
     }
-    let _ = writeln!(out, "  why      {why}");
-    let _ = writeln!(out, "  approval {approval_effect}");
-    if is_wide {
-        for fact in facts {
-            let _ = writeln!(out, "  fact     {fact}");
-        }
-    } else if !facts.is_empty() {
-        let _ = writeln!(out, "  facts    {}", some_of(facts.iter().cloned()));
-    }
-    let _ = writeln!(out, "  digest   {digest}");
+    line("why", &hold.why);
+    line("approval", &hold.approval_effect);
+    hold.facts.iter().for_each(|fact| line("fact", fact));
+    line("digest", &hold.digest);
     out
 }
 
@@ -88,77 +67,95 @@ pub fn approved(Approved { item, not_durable }: &Approved) -> String {
     }
 }
 
+/// Approves a safety hold. With `confirm`, only if it agrees to the hold; `None` if it does not.
+///
+/// # Errors
+/// When there is no such hold, it has changed, or no agent answers.
+pub async fn approve(
+    socket: &Path,
+    mut request: ApprovalRequest,
+    confirm: Option<impl FnOnce(&SafetyHold) -> bool>,
+) -> Result<Option<Approved>, ClientError> {
+    if confirm.is_some() || request.digest.is_none() {
+        let report: SafetyHolds = client::get(socket, HOLDS).await?;
+        let hold = report.find(&request.item).map_err(ClientError::Unknown)?;
+        if confirm.is_some_and(|confirm| !confirm(hold)) {
+            return Ok(None);
+        }
+        // What the user has seen, and nothing later.
+        request.digest.get_or_insert_with(|| hold.digest.clone());
+    }
+    client::post(socket, APPROVE, &request).await.map(Some)
+}
+
+/// Shows the hold and reads the answer of the user. Anything but yes is no.
+pub fn ask(hold: &SafetyHold, mut input: impl BufRead, mut output: impl Write) -> bool {
+    let mut answer = String::new();
+    let shown = hold_text(hold, Timestamp::now());
+    let asked = write!(output, "{shown}\nApprove {}? [y/N] ", hold.item).and_then(|()| output.flush());
+    asked.is_ok()
+        && input.read_line(&mut answer).is_ok()
+        && ["y", "yes"].contains(&answer.trim().to_lowercase().as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_hold_is_listed_with_its_name_reason_and_effect_of_approval() {
-        let since: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-        let item = |item: &str, uid: Option<&str>| SafetyHold {
+    fn hold(item: &str, uid: Option<&str>) -> SafetyHold {
+        SafetyHold {
             item: item.to_owned(),
             uid: uid.map(str::to_owned),
-            since: Some(since),
+            since: Some("2026-01-02T03:04:05Z".parse().unwrap()),
             why: "that is why".to_owned(),
             approval_effect: "that follows".to_owned(),
             facts: uid.into_iter().map(|_| "container 1".to_owned()).collect(),
             digest: "0a".to_owned(),
-        };
-        let report = SafetyHolds {
-            blocked: None,
-            items: vec![item("absence", None), item("pod/ns/web-0", Some("12"))],
-            approvals: Vec::new(),
-        };
-        let list = text(&report, false, "2026-01-02T03:06:05Z".parse().unwrap());
-        let block = "  since    2026-01-02T03:04:05Z, for 2m0s\n  why      that is why\n  approval that follows\n";
-        let (digest, facts) = ("  digest   0a\n\n", "  facts    container 1\n");
-        let expected = format!("absence\n{block}{digest}pod/ns/web-0  (UID 12)\n{block}{facts}{digest}");
-        assert_eq!(list, expected);
+        }
+    }
 
+    #[test]
+    fn each_hold_is_listed_with_its_name_reason_and_effect_of_approval() {
         let report = SafetyHolds {
             blocked: Some("a kubelet runs on this node".to_owned()),
-            items: Vec::new(),
+            items: vec![hold("absence", None), hold("pod/ns/web-0", Some("12"))],
             approvals: vec![Approval {
                 item: "absence".to_owned(),
                 uid: None,
-                at: since,
+                at: "2026-01-02T03:04:05Z".parse().unwrap(),
                 by: "root".to_owned(),
                 reason: Some("etcd was restored".to_owned()),
                 why: String::new(),
             }],
         };
-        let list = text(&report, false, since);
-        assert!(list.contains("Blocked: a kubelet runs") && list.contains("No safety hold"));
-        let last = "Last approval: absence at 2026-01-02T03:04:05Z by root: etcd was restored\n";
-        assert!(list.ends_with(last), "{list}");
+        let list = text(&report, "2026-01-02T03:06:05Z".parse().unwrap());
+        let block = "  since    2026-01-02T03:04:05Z, for 2m\n  why      that is why\n  approval that follows\n";
+        let (digest, facts) = ("  digest   0a\n\n", "  fact     container 1\n");
+        let expected = format!(
+            "Blocked: a kubelet runs on this node\n\nabsence\n{block}{digest}pod/ns/web-0  (UID 12)\n{block}{facts}{digest}\
+             Approved: absence at 2026-01-02T03:04:05Z by root: etcd was restored\n"
+        );
+        assert_eq!(list, expected);
     }
+
     #[test]
-    fn wide_list_has_every_fact_and_every_approval() {
-        let at: Timestamp = "2026-01-02T03:04:05Z".parse().unwrap();
-        let approval = |item: &str| Approval {
-            item: item.to_owned(),
-            uid: None,
-            at,
-            by: "root".to_owned(),
-            reason: None,
-            why: String::new(),
-        };
-        let facts: Vec<String> = (1..=9).map(|number| format!("container {number}")).collect();
-        let report = SafetyHolds {
-            blocked: None,
-            items: vec![SafetyHold {
-                item: "pod/ns/web-0".to_owned(),
-                uid: None,
-                since: None,
-                why: "that is why".to_owned(),
-                approval_effect: "that follows".to_owned(),
-                facts: facts.clone(),
-                digest: "0a".to_owned(),
-            }],
-            approvals: vec![approval("absence"), approval("node-uid")],
-        };
-        let [short, wide] = [false, true].map(|is_wide| text(&report, is_wide, at));
-        let has_all = |list: &str| facts.iter().all(|fact| list.contains(fact)) && list.contains("absence at 2026");
-        assert!(has_all(&wide) && !has_all(&short), "{wide}\n{short}");
+    fn only_yes_approves_and_the_hold_is_shown_first() {
+        let hold = hold("absence", None);
+        for (answer, approves) in [
+            ("y\n", true),
+            ("Yes\n", true),
+            ("n\n", false),
+            ("\n", false),
+            ("", false),
+            ("yesterday\n", false),
+        ] {
+            let mut shown = Vec::new();
+            assert_eq!(ask(&hold, answer.as_bytes(), &mut shown), approves, "{answer:?}");
+            let shown = String::from_utf8(shown).unwrap();
+            assert!(
+                shown.contains("that is why") && shown.ends_with("Approve absence? [y/N] "),
+                "{shown}"
+            );
+        }
     }
 }

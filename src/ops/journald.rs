@@ -3,81 +3,56 @@
 //!
 //! tracing-journald leaves the fields out of `MESSAGE`, so that `journalctl` would not show the pod and the error of a line.
 
-use std::{fmt::Write as _, io, os::unix::net::UnixDatagram, path::Path, sync::Arc};
-
-use serde_json::{Map, Value};
-use tracing::{
-    Event, Level, Subscriber,
-    span::{Attributes, Id, Record},
+use std::{
+    io::{self, Write},
+    os::unix::net::UnixDatagram,
+    path::{Path, PathBuf},
 };
-use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
-use super::logging::{
-    fields::{Fields, MAX_VALUE},
-    queue::LogQueue,
-};
+use serde_json::Value;
+use tracing::{Level, Metadata};
+
+use super::logging::fields::{Fields, MAX_VALUE};
 use crate::model::foreign::ForeignText;
 
 /// The socket of journald.
 pub const SOCKET: &str = "/run/systemd/journal/socket";
 
-/// A tracing layer that queues entries for the journal.
-pub struct Journald(pub Arc<LogQueue>);
-
-/// The fields of a span.
-struct SpanFields(Map<String, Value>);
-
-/// A function that writes an entry to the journal. It blocks while the journal is busy.
-///
-/// # Errors
-/// When no journal listens on the socket.
-pub fn writer(path: &Path) -> io::Result<impl FnMut(&[u8]) -> io::Result<()> + Send + 'static> {
-    let (socket, path) = (UnixDatagram::unbound()?, path.to_owned());
-    // An empty message, which is ignored, shows whether a journal listens.
-    socket.send_to(&[], &path)?;
-    Ok(move |entry: &[u8]| socket.send_to(entry, &path).map(drop))
+/// Writes entries to the journal. It blocks while the journal is busy.
+pub struct Journal {
+    socket: UnixDatagram,
+    path: PathBuf,
 }
 
-// === impl Journald ===
+// === impl Journal ===
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Journald {
-    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
-        if let Some(span) = context.span(id) {
-            let mut fields = Map::new();
-            attributes.record(&mut Fields(&mut fields));
-            span.extensions_mut().insert(SpanFields(fields));
-        }
+impl Journal {
+    /// The journal at this socket.
+    ///
+    /// # Errors
+    /// When no journal listens there.
+    pub fn new(path: &Path) -> io::Result<Self> {
+        let (socket, path) = (UnixDatagram::unbound()?, path.to_owned());
+        // An empty message, which is ignored, shows whether a journal listens.
+        socket.send_to(&[], &path)?;
+        Ok(Self { socket, path })
+    }
+}
+
+impl Write for Journal {
+    fn write(&mut self, entry: &[u8]) -> io::Result<usize> {
+        self.socket.send_to(entry, &self.path)
     }
 
-    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
-        if let Some(span) = context.span(id)
-            && let Some(SpanFields(fields)) = span.extensions_mut().get_mut()
-        {
-            values.record(&mut Fields(fields));
-        }
-    }
-
-    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
-        let mut fields = Map::new();
-        for span in context
-            .event_scope(event)
-            .into_iter()
-            .flat_map(|scope| scope.from_root())
-        {
-            if let Some(SpanFields(span_fields)) = span.extensions().get() {
-                fields.extend(span_fields.clone());
-            }
-        }
-        event.record(&mut Fields(&mut fields));
-        self.0
-            .push(entry(*event.metadata().level(), event.metadata().target(), fields));
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
 /// Encodes an entry in the journal's native protocol: name, length and value of each field.
-fn entry(level: Level, target: &str, mut fields: Map<String, Value>) -> Vec<u8> {
+pub fn entry(metadata: &Metadata<'_>, Fields(mut fields): Fields) -> Vec<u8> {
     // syslog priorities.
-    let priority = match level {
+    let priority = match *metadata.level() {
         Level::ERROR => "3",
         Level::WARN => "4",
         Level::INFO => "6",
@@ -88,7 +63,7 @@ fn entry(level: Level, target: &str, mut fields: Map<String, Value>) -> Vec<u8> 
     for (name, value) in &fields {
         // Users know a pod by its name.
         if name != "pod.uid" {
-            write!(line, " {name}={value}").ok();
+            line += &format!(" {name}={value}");
         }
     }
     let mut entry = Vec::new();
@@ -96,7 +71,7 @@ fn entry(level: Level, target: &str, mut fields: Map<String, Value>) -> Vec<u8> 
         ("MESSAGE", &*line),
         ("PRIORITY", priority),
         ("SYSLOG_IDENTIFIER", env!("CARGO_PKG_NAME")),
-        ("TARGET", target),
+        ("TARGET", metadata.target()),
     ];
     for (name, value) in fixed {
         write_field(&mut entry, name, value);
@@ -137,32 +112,35 @@ fn text(value: Value) -> ForeignText {
 }
 
 #[cfg(test)]
-/// Parses an entry.
-pub(super) fn fields(mut entry: &[u8]) -> std::collections::BTreeMap<String, String> {
-    let mut fields = std::collections::BTreeMap::new();
-    while let Some(end) = entry.iter().position(|byte| *byte == b'\n') {
-        let name = String::from_utf8(entry[..end].to_vec()).unwrap();
-        let (length, tail) = entry[end + 1..].split_at(8);
-        let length = usize::try_from(u64::from_le_bytes(length.try_into().unwrap())).unwrap();
-        fields.insert(name, String::from_utf8(tail[..length].to_vec()).unwrap());
-        entry = &tail[length + 1..];
-    }
-    fields
-}
+pub(super) mod tests {
+    use std::sync::Mutex;
 
-#[cfg(test)]
-mod tests {
     use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
+    use crate::ops::logging::fields::FlatLines;
+
+    /// Parses an entry.
+    pub fn fields(mut entry: &[u8]) -> std::collections::BTreeMap<String, String> {
+        let mut fields = std::collections::BTreeMap::new();
+        while let Some(end) = entry.iter().position(|byte| *byte == b'\n') {
+            let name = String::from_utf8(entry[..end].to_vec()).unwrap();
+            let (length, tail) = entry[end + 1..].split_at(8);
+            let length = usize::try_from(u64::from_le_bytes(length.try_into().unwrap())).unwrap();
+            fields.insert(name, String::from_utf8(tail[..length].to_vec()).unwrap());
+            entry = &tail[length + 1..];
+        }
+        fields
+    }
 
     #[test]
     fn every_field_is_a_journal_field_and_the_message_shows_the_pod_and_the_error() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("journal");
         let journal = UnixDatagram::bind(&path).unwrap();
-        let queue = LogQueue::start(writer(&path).unwrap(), |_| {}).unwrap();
-        let subscriber = tracing_subscriber::registry().with(Journald(queue));
+        let writer = Mutex::new(Journal::new(&path).unwrap());
+        let write = move |entry: &[u8]| writer.lock().unwrap().write_all(entry).unwrap();
+        let subscriber = tracing_subscriber::registry().with(FlatLines { encode: entry, write });
         tracing::subscriber::with_default(subscriber, || {
             let span = tracing::info_span!("pod", pod.uid = %"u1", pod.name = %"web", grace = tracing::field::Empty);
             span.record("grace", 7);
@@ -192,10 +170,9 @@ mod tests {
 
     #[test]
     fn long_values_are_truncated_and_a_missing_journal_is_an_error() {
-        let long = "ü".repeat(MAX_VALUE);
-        let fields = Map::from_iter([("message".to_owned(), Value::from(long))]);
-        let truncated = super::fields(&entry(Level::INFO, "t", fields));
-        assert!((MAX_VALUE - 3..=MAX_VALUE).contains(&truncated["MESSAGE"].len()));
-        assert!(writer(Path::new("/no/such/journal")).is_err());
+        let mut entry = Vec::new();
+        write_field(&mut entry, "MESSAGE", &"ü".repeat(MAX_VALUE));
+        assert!((MAX_VALUE - 3..=MAX_VALUE).contains(&fields(&entry)["MESSAGE"].len()));
+        assert!(Journal::new(Path::new("/no/such/journal")).is_err());
     }
 }

@@ -1,63 +1,70 @@
 //! Sets logging up: text on a terminal, journald fields under systemd, otherwise JSON.
+//!
+//! A separate thread writes the lines: a blocked journal or pipe blocks only that thread.
 
 pub(super) mod fields;
-pub(super) mod queue;
 
 use std::{
-    fmt,
     fs::File,
     io::{self, IsTerminal as _, Write},
     os::fd::AsFd as _,
     panic,
     path::Path,
     sync::{
-        Arc, OnceLock,
+        Mutex, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread,
+    time::Duration,
 };
 
 use jiff::Timestamp;
-use serde_json::{Map, Value};
-use tracing::{Event, Subscriber};
+use serde_json::Value;
+use tracing::Metadata;
+use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::{
     field::MakeExt as _,
     filter::Targets,
-    fmt::{
-        FmtContext, FormatEvent, FormatFields, FormattedFields,
-        format::{JsonFields, Writer, debug_fn},
-    },
+    fmt::{FormatFields, format::debug_fn},
     layer::SubscriberExt as _,
-    registry::LookupSpan,
     util::SubscriberInitExt as _,
 };
 
-use self::{
-    fields::{Fields, MAX_VALUE},
-    queue::LogQueue,
-};
-use super::journald::{self, Journald};
+use self::fields::{Fields, FlatLines, MAX_VALUE};
+use super::journald::{self, Journal};
 use crate::model::foreign::{self, ForeignText};
 
 /// The filter without `RUST_LOG`. It hides messages of the clients' libraries: the agent logs the same failures with their pods.
 const DEFAULT_FILTER: &str = "info,kube_client=off,tower=warn,hyper=warn,h2=warn";
+/// Maximum number of lines that wait to be written; further lines are dropped.
+const MAX_LINES: usize = 1024;
 
-/// The queue of lines, once logging was started.
-static QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
+/// Longest wait at the exit for lines that are not written.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Counts the lines that were dropped because too many waited.
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+/// Number of lines that the journal or standard error has refused.
+static REFUSED: AtomicU64 = AtomicU64::new(0);
+/// Writes the waiting lines when it is dropped, for a second at most.
+static WRITER: Mutex<Option<WorkerGuard>> = Mutex::new(None);
 /// See [`panics`].
 static PANICS: AtomicU64 = AtomicU64::new(0);
 
-/// Puts a line into the queue. A log without a reader must not block the agent.
-struct Line(Arc<LogQueue>);
-
-/// Formats a line as one JSON object with the fields of its event and its spans: `pod.uid` finds all lines of a pod.
-struct FlatJson;
+/// Writes lines, counts those that are refused, and reports dropped ones when no line waits any more.
+struct Output<W> {
+    output: W,
+    /// The last line was refused: a report would be, too.
+    is_refused: bool,
+    /// Number of dropped lines that were reported.
+    reported: u64,
+}
 
 /// Starts logging to the journal or to standard error.
 ///
 /// # Errors
-/// When a thread or a file descriptor cannot be created.
+/// When a file descriptor cannot be created.
 pub fn start() -> io::Result<()> {
     let rust_log = std::env::var("RUST_LOG").unwrap_or_default();
     let parsed = rust_log.parse::<Targets>();
@@ -68,32 +75,30 @@ pub fn start() -> io::Result<()> {
     let registry = tracing_subscriber::registry().with(filter);
     let journal = journal();
     let is_journal = journal.is_some();
-    let queue = match journal {
-        Some(write) => LogQueue::start(write, report_dropped),
-        None => {
-            // A separate descriptor, because a blocked write would hold the lock of `io::stderr`.
-            let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
-            LogQueue::start(move |line| stderr.write_all(line), report_dropped)
-        }
-    }?;
-    let queue = QUEUE.get_or_init(|| queue);
+    let output: Box<dyn Write + Send> = match journal {
+        Some(journal) => Box::new(journal),
+        // A separate descriptor, because a blocked write would hold the lock of `io::stderr`.
+        None => Box::new(File::from(io::stderr().as_fd().try_clone_to_owned()?)),
+    };
+    let queue = NonBlockingBuilder::default()
+        .buffered_lines_limit(MAX_LINES)
+        .thread_name("log");
+    let (lines, guard) = queue.finish(Output::new(output));
+    DROPPED.get_or_init(|| lines.error_counter());
+    *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
     // The default hook writes to standard error, which may block.
     panic::set_hook(Box::new(|panic| {
         PANICS.fetch_add(1, Ordering::Relaxed);
         tracing::error!(%panic, thread = thread::current().name(), "Panic");
     }));
-    let to_queue = Arc::clone(queue);
-    let lines = tracing_subscriber::fmt::layer()
-        .with_writer(move || Line(Arc::clone(&to_queue)))
-        .log_internal_errors(false);
-    if is_journal {
-        registry.with(Journald(Arc::clone(queue))).init();
-    } else if io::stderr().is_terminal() {
-        registry.with(lines.with_target(false).fmt_fields(text())).init();
+    if !is_journal && io::stderr().is_terminal() {
+        let layer = tracing_subscriber::fmt::layer().log_internal_errors(false);
+        let layer = layer.with_writer(lines).with_target(false).fmt_fields(text());
+        registry.with(layer).init();
     } else {
-        registry
-            .with(lines.fmt_fields(JsonFields::new()).event_format(FlatJson))
-            .init();
+        let write = move |line: &[u8]| drop(lines.clone().write_all(line));
+        let encode = if is_journal { journald::entry } else { json };
+        registry.with(FlatLines { encode, write }).init();
     }
     if let Err(error) = parsed {
         tracing::warn!(%error, rust_log, "RUST_LOG is invalid and ignored; write it like info,pod_teardown=debug");
@@ -101,16 +106,21 @@ pub fn start() -> io::Result<()> {
     Ok(())
 }
 
-/// Waits until all lines are written, at most a second.
+/// Ends logging. Waits until all lines are written, about a second at most.
 pub fn flush() {
-    if let Some(queue) = QUEUE.get() {
-        queue.flush();
+    let writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let (flushed, wait) = mpsc::channel::<()>();
+    // The library writes to standard output if it cannot finish, and that may block.
+    let flush = move || drop((writer, flushed));
+    if thread::Builder::new().spawn(flush).is_ok() {
+        wait.recv_timeout(FLUSH_TIMEOUT).ok();
     }
 }
 
 /// Number of log lines dropped since the start.
 pub fn dropped() -> u64 {
-    QUEUE.get().map_or(0, |queue| queue.dropped())
+    let too_many = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
+    too_many as u64 + REFUSED.load(Ordering::Relaxed)
 }
 
 /// Number of panics since the start.
@@ -118,19 +128,12 @@ pub fn panics() -> u64 {
     PANICS.load(Ordering::Relaxed)
 }
 
-fn report_dropped(lines: u64) {
-    tracing::warn!(
-        lines,
-        "Log lines were dropped: the journal or standard error was too slow"
-    );
-}
-
-/// The writer of the journal, if standard error is connected to it (systemd.exec(5): `JOURNAL_STREAM`).
-fn journal() -> Option<impl FnMut(&[u8]) -> io::Result<()> + Send + 'static> {
+/// The journal, if standard error is connected to it (systemd.exec(5): `JOURNAL_STREAM`).
+fn journal() -> Option<Journal> {
     let stream = std::env::var("JOURNAL_STREAM").ok()?;
     let stderr = nix::sys::stat::fstat(io::stderr()).ok()?;
     let is_journal = stream == format!("{}:{}", stderr.st_dev, stderr.st_ino);
-    is_journal.then(|| journald::writer(Path::new(journald::SOCKET)))?.ok()
+    is_journal.then(|| Journal::new(Path::new(journald::SOCKET)))?.ok()
 }
 
 /// Formats fields for a terminal, with control characters escaped.
@@ -145,85 +148,60 @@ fn text() -> impl for<'a> FormatFields<'a> + 'static {
     .delimited(" ")
 }
 
-// === impl Line ===
+/// Encodes a line as one JSON object.
+fn json(metadata: &Metadata<'_>, Fields(mut fields): Fields) -> Vec<u8> {
+    for (name, value) in [
+        ("timestamp", Timestamp::now().to_string()),
+        ("level", metadata.level().to_string()),
+        ("target", metadata.target().to_owned()),
+    ] {
+        fields.insert(name.to_owned(), value.into());
+    }
+    let line = foreign::escape_json(Value::Object(fields).to_string());
+    (line + "\n").into_bytes()
+}
 
-impl Write for Line {
+// === impl Output ===
+
+impl<W> Output<W> {
+    fn new(output: W) -> Self {
+        Self {
+            output,
+            is_refused: false,
+            reported: 0,
+        }
+    }
+}
+
+impl<W: Write> Write for Output<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.push(line.to_vec());
+        // The queue does not report an error.
+        self.is_refused = self.output.write_all(line).is_err();
+        if self.is_refused {
+            REFUSED.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        let lines = dropped() - self.reported;
+        if lines > 0 && !self.is_refused {
+            self.reported += lines;
+            tracing::warn!(
+                lines,
+                "Log lines were dropped: the journal or standard error was too slow"
+            );
+        }
         Ok(())
     }
 }
 
-// === impl FlatJson ===
-
-impl<S: Subscriber + for<'a> LookupSpan<'a>> FormatEvent<S, JsonFields> for FlatJson {
-    fn format_event(
-        &self,
-        context: &FmtContext<'_, S, JsonFields>,
-        mut writer: Writer<'_>,
-        event: &Event<'_>,
-    ) -> fmt::Result {
-        let mut line = Map::new();
-        line.insert("timestamp".to_owned(), Timestamp::now().to_string().into());
-        line.insert("level".to_owned(), event.metadata().level().as_str().into());
-        line.insert("target".to_owned(), event.metadata().target().into());
-        for span in context.event_scope().into_iter().flat_map(|scope| scope.from_root()) {
-            let extensions = span.extensions();
-            let fields = extensions.get::<FormattedFields<JsonFields>>();
-            line.extend(
-                fields
-                    .and_then(|fields| serde_json::from_str::<Map<_, _>>(fields).ok())
-                    .unwrap_or_default(),
-            );
-        }
-        event.record(&mut Fields(&mut line));
-        writeln!(writer, "{}", foreign::escape_json(Value::Object(line).to_string()))
-    }
-}
-
-/// The output of `log` in each log format.
 #[cfg(test)]
-pub(crate) fn log_in_all_formats(log: impl Fn()) -> [(&'static str, String); 3] {
-    use std::os::unix::net::UnixDatagram;
-
-    let (terminal, json) = (tests::Lines::default(), tests::Lines::default());
-    let (to_terminal, to_json) = (terminal.clone(), json.clone());
-    let lines = tracing_subscriber::fmt()
-        .with_ansi(false)
-        .with_writer(move || to_terminal.clone());
-    tracing::subscriber::with_default(lines.fmt_fields(text()).finish(), &log);
-    let lines = tracing_subscriber::fmt().with_writer(move || to_json.clone());
-    let lines = lines.fmt_fields(JsonFields::new()).event_format(FlatJson);
-    tracing::subscriber::with_default(lines.finish(), &log);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("journal");
-    let journal = UnixDatagram::bind(&path).unwrap();
-    journal.set_nonblocking(true).unwrap();
-    let queue = LogQueue::start(journald::writer(&path).unwrap(), |_| {}).unwrap();
-    let registry = tracing_subscriber::registry().with(Journald(Arc::clone(&queue)));
-    tracing::subscriber::with_default(registry, &log);
-    queue.flush_all();
-    let mut entries = String::new();
-    let mut entry = vec![0; 1 << 20];
-    while let Ok(length) = journal.recv(&mut entry) {
-        for (name, value) in journald::fields(&entry[..length]) {
-            entries += &format!("{name}={value}\n");
-        }
-    }
-    [
-        ("log on a terminal", terminal.text()),
-        ("log in JSON", json.text()),
-        ("log in the journal", entries),
-    ]
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::{Arc, Mutex};
+pub(crate) mod tests {
+    use std::{
+        os::unix::net::UnixDatagram,
+        sync::{Arc, Mutex},
+    };
 
     use super::*;
 
@@ -246,15 +224,68 @@ mod tests {
         }
     }
 
+    /// The output of `log` in each log format.
+    pub(crate) fn log_in_all_formats(log: impl Fn()) -> [(&'static str, String); 3] {
+        let (terminal, json) = (Lines::default(), Lines::default());
+        let (to_terminal, to_json) = (terminal.clone(), json.clone());
+        let lines = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || to_terminal.clone());
+        tracing::subscriber::with_default(lines.fmt_fields(text()).finish(), &log);
+        let write = move |line: &[u8]| to_json.clone().write_all(line).unwrap();
+        let registry = tracing_subscriber::registry().with(FlatLines {
+            encode: super::json,
+            write,
+        });
+        tracing::subscriber::with_default(registry, &log);
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("journal");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        journal.set_nonblocking(true).unwrap();
+        let writer = Mutex::new(Journal::new(&path).unwrap());
+        let write = move |entry: &[u8]| writer.lock().unwrap().write_all(entry).unwrap();
+        let encode = journald::entry;
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(FlatLines { encode, write }), &log);
+        let mut entries = String::new();
+        let mut entry = vec![0; 1 << 20];
+        while let Ok(length) = journal.recv(&mut entry) {
+            for (name, value) in journald::tests::fields(&entry[..length]) {
+                entries += &format!("{name}={value}\n");
+            }
+        }
+        [
+            ("log on a terminal", terminal.text()),
+            ("log in JSON", json.text()),
+            ("log in the journal", entries),
+        ]
+    }
+
+    #[test]
+    fn refused_lines_are_counted_and_reported_once_a_line_is_written() {
+        let (refusing, lines) = (File::open("/dev/null").unwrap(), Lines::default());
+        let mut output = Output::new(Box::new(refusing) as Box<dyn Write>);
+        let report = lines.clone();
+        let write = move |line: &[u8]| report.clone().write_all(line).unwrap();
+        let subscriber = tracing_subscriber::registry().with(FlatLines { encode: json, write });
+        tracing::subscriber::with_default(subscriber, || {
+            let before = dropped();
+            output.write_all(b"line").unwrap();
+            output.flush().unwrap();
+            assert!(dropped() > before && lines.text().is_empty());
+            output.output = Box::new(io::sink());
+            output.write_all(b"line").unwrap();
+            output.flush().unwrap();
+            output.flush().unwrap();
+            assert_eq!(lines.text().matches("Log lines were dropped").count(), 1);
+        });
+    }
+
     #[test]
     fn pod_uid_finds_all_lines_of_a_pod_with_and_without_its_span() {
         let lines = Lines::default();
         let writer = lines.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_writer(move || writer.clone())
-            .fmt_fields(JsonFields::new())
-            .event_format(FlatJson)
-            .finish();
+        let write = move |line: &[u8]| writer.clone().write_all(line).unwrap();
+        let subscriber = tracing_subscriber::registry().with(FlatLines { encode: json, write });
         tracing::subscriber::with_default(subscriber, || {
             let uid = "u1";
             tracing::info_span!("pod", pod.uid = %uid, pod.name = %"web").in_scope(|| {

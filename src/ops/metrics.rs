@@ -2,11 +2,9 @@
 //! object. docs/reference/metrics.md lists all of them.
 
 mod collector;
-mod durations;
-mod page;
+mod family;
 mod pods;
 mod process;
-mod text_format;
 
 use std::{collections::VecDeque, convert::Infallible, fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -15,28 +13,25 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use prometheus_client::{
-    collector::Collector,
-    encoding::{DescriptorEncoder, text::encode},
-    registry::Registry,
-};
+use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     time::timeout,
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use self::{page::Page, process::ProcessMetrics, text_format::Format};
+use self::family::Metrics;
 use super::{
     admin::{Admin, response},
     status::StatusReport,
 };
-use crate::tasks::spawn;
+use crate::{api::REQUEST_DURATIONS, tasks::spawn};
 pub use collector::CollectorMetrics;
-pub use durations::{Durations, PodDurations};
+pub use pods::PodDurations;
 
 /// Path of the metrics.
 pub const PATH: &str = "/metrics";
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Prefix of all names.
 const PREFIX: &str = "pod_teardown";
 /// Maximum number of concurrent connections. Prometheus needs one. A further one closes the oldest.
@@ -51,8 +46,8 @@ pub struct Scrape {
     pub status: Option<StatusReport>,
     /// The collector; `None` if this agent has none.
     pub collector: Option<CollectorMetrics>,
-    /// Histograms.
-    pub durations: Durations,
+    /// Histograms about pods; `None` with `--mode never`.
+    pub durations: Option<PodDurations>,
 }
 
 /// Creates the socket.
@@ -123,9 +118,8 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
     } else if request.uri().path() != PATH {
         plain(StatusCode::NOT_FOUND, &format!("there is {PATH}"))
     } else {
-        let format = Format::accepted(request.headers());
-        match text(Scrape::collect(admin).await) {
-            Ok(text) => response(StatusCode::OK, format.content_type(), format.render(text)),
+        match text(&Scrape::collect(admin).await) {
+            Ok(text) => response(StatusCode::OK, CONTENT_TYPE, text),
             Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
     })
@@ -135,13 +129,23 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
 ///
 /// # Errors
 /// When the encoder fails.
-pub fn text(scrape: Scrape) -> Result<String, fmt::Error> {
+pub fn text(scrape: &Scrape) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     let started = scrape.status.as_ref().map(|status| status.since);
-    registry.register_collector(Box::new(ProcessMetrics::read(started)));
-    registry
-        .sub_registry_with_prefix(PREFIX)
-        .register_collector(Box::new(scrape));
+    process::register(&mut Metrics(&mut registry), started);
+    let mut metrics = Metrics(registry.sub_registry_with_prefix(PREFIX));
+    if let Some(status) = &scrape.status {
+        pods::register(&mut metrics, status);
+    }
+    if let Some(collector) = &scrape.collector {
+        collector.register(&mut metrics);
+    }
+    if let Some(durations) = &scrape.durations {
+        durations.register(&mut metrics);
+    }
+    if scrape.durations.is_some() || scrape.collector.is_some() {
+        metrics.register_seconds("api_request_duration", REQUEST_DURATIONS.clone());
+    }
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -154,21 +158,8 @@ impl Scrape {
         Self {
             status: admin.report().await,
             collector: admin.gc.as_ref().map(CollectorMetrics::collect),
-            durations: Durations::collect(admin),
+            durations: admin.pods.as_ref().map(PodDurations::new),
         }
-    }
-}
-
-impl Collector for Scrape {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut page = Page(encoder);
-        if let Some(status) = &self.status {
-            pods::write(&mut page, status)?;
-        }
-        if let Some(collecting) = &self.collector {
-            collecting.write(&mut page)?;
-        }
-        self.durations.write(&mut page)
     }
 }
 

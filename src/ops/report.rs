@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::output::{age_since, table};
+use super::output::{age_since, column, table, wide_column};
 use crate::{
     model::observation::{Difference, LeftoverKind, Observation, Verdict},
-    words::{format_count, seconds, some_of},
+    words::{format_count, seconds},
 };
 
 /// The observed terminations of some time.
@@ -76,6 +76,9 @@ impl Report {
     }
 }
 
+/// A line of the table: the observation, unless it is a further detail of the line above, and what its verdict is about.
+type Row<'a> = (Option<&'a Observation>, String);
+
 /// Formats the report: a summary, and a table of all terminations that are not the same, or of those with this verdict. `is_wide`:
 /// with each difference and leftover, and the UID.
 pub fn text(report: &Report, verdict: Option<Verdict>, is_wide: bool) -> String {
@@ -91,43 +94,34 @@ pub fn text(report: &Report, verdict: Option<Verdict>, is_wide: bool) -> String 
     if shown.is_empty() {
         return out;
     }
-    let cells = |it: &&Observation| {
-        let finished = age_since(it.finished_at, report.until);
-        let took = format!("{}/{}s", seconds(it.elapsed_ms), it.grace_seconds);
-        let (namespace, name) = (it.namespace.clone(), it.name.clone());
-        [namespace, name, finished, took, it.verdict.to_string(), what(it)]
+    // With details, each has a line: the first one has the other cells.
+    let lines = |it: &&Observation| match (is_wide, details(it).as_slice()) {
+        (false, [first, more @ ..]) if !more.is_empty() => vec![format!("{first} (and {} more)", more.len())],
+        (_, details) => details.to_vec(),
     };
-    out += "\n";
-    if !is_wide {
-        let rows: Vec<_> = shown.iter().map(cells).collect();
-        return out + &table(["NAMESPACE", "NAME", "AGE", "TOOK/GRACE", "VERDICT", "WHAT"], &rows);
-    }
-    let rows: Vec<_> = shown
+    let rows: Vec<Row<'_>> = shown
         .iter()
         .flat_map(|it| {
-            let [namespace, name, finished, took, verdict, _] = cells(it);
-            let uid = it.uid.clone();
-            let mut rows: Vec<_> = details(it)
-                .into_iter()
-                .map(|what| {
-                    let none = String::new;
-                    [none(), none(), none(), none(), none(), none(), what]
-                })
-                .collect();
-            match rows.first_mut() {
-                Some(first) => {
-                    let what = std::mem::take(&mut first[6]);
-                    *first = [namespace, name, finished, took, verdict, uid, what];
-                }
-                None => rows.push([namespace, name, finished, took, verdict, uid, String::new()]),
-            }
-            rows
+            let mut lines = lines(it).into_iter();
+            let first = (Some(*it), lines.next().unwrap_or_else(|| "-".to_owned()));
+            [first].into_iter().chain(lines.map(|line| (None, line)))
         })
         .collect();
-    out + &table(
-        ["NAMESPACE", "NAME", "AGE", "TOOK/GRACE", "VERDICT", "UID", "WHAT"],
-        &rows,
-    )
+    let of = |row: &Row<'_>, cell: &dyn Fn(&Observation) -> String| row.0.map_or_else(String::new, cell);
+    let columns = [
+        column("NAMESPACE", |row: &Row<'_>| of(row, &|it| it.namespace.clone())),
+        column("NAME", |row: &Row<'_>| of(row, &|it| it.name.clone())),
+        column("AGE", |row: &Row<'_>| {
+            of(row, &|it| age_since(it.finished_at, report.until))
+        }),
+        column("TOOK/GRACE", |row: &Row<'_>| {
+            of(row, &|it| format!("{}/{}s", seconds(it.elapsed_ms), it.grace_seconds))
+        }),
+        column("VERDICT", |row: &Row<'_>| of(row, &|it| it.verdict.to_string())),
+        wide_column("UID", |row: &Row<'_>| of(row, &|it| it.uid.clone())),
+        column("WHAT", |row: &Row<'_>| row.1.clone()),
+    ];
+    out + "\n" + &table(&columns, &rows, is_wide)
 }
 
 /// One line, such as `142 terminations in 7d: 141 same, 1 with leftovers: 1 mount`.
@@ -150,8 +144,8 @@ fn summary(report: &Report) -> String {
         return count;
     }
     let mut kinds = BTreeMap::<LeftoverKind, u64>::new();
-    for (kind, count) in report.observations.iter().flat_map(Observation::leftover_counts) {
-        *kinds.entry(kind).or_default() += count;
+    for leftover in report.observations.iter().flat_map(|it| &it.leftovers) {
+        *kinds.entry(leftover.kind).or_default() += 1;
     }
     let mut parts = vec![format!("{same} same")];
     if different > 0 {
@@ -178,49 +172,20 @@ fn kinds_of(kinds: &BTreeMap<LeftoverKind, u64>) -> String {
     kinds.collect::<Vec<_>>().join(", ")
 }
 
-/// What the verdict is about, on one line.
-fn what(observation: &Observation) -> String {
-    let mut parts = Vec::new();
-    if !observation.leftovers.is_empty() {
-        let paths = observation.leftovers.iter().map(|it| it.object.clone());
-        let kinds = kinds_of(&observation.leftover_counts());
-        parts.push(format!("{kinds} left by the kubelet: {}", some_of(paths)));
-    }
-    parts.extend(observation.reason.clone());
-    if !observation.differences.is_empty() {
-        let mut fields: Vec<_> = observation.differences.iter().map(short).collect();
-        fields.dedup();
-        parts.push(some_of(fields));
-    }
-    match parts.is_empty() {
-        true => "-".to_owned(),
-        false => parts.join("; "),
-    }
-}
-
-/// A documented difference by its situation, others by their values.
-fn short(difference: &Difference) -> String {
-    match &difference.documented {
-        Some(situation) => format!("documented: {situation}"),
-        None => values(difference),
-    }
-}
-
-fn values(difference: &Difference) -> String {
-    let value = |value: &Option<String>| value.as_deref().unwrap_or("nothing").to_owned();
-    let (kubelet, agent) = (value(&difference.kubelet), value(&difference.agent));
-    format!("{}: kubelet {kubelet}, agent {agent}", difference.field)
-}
-
 /// Everything that the verdict is about, one on each line.
 fn details(observation: &Observation) -> Vec<String> {
     let leftovers = observation.leftovers.iter();
     let leftovers = leftovers.map(|it| format!("left {} {}: {}", it.kind, it.object, it.detail));
-    let differences = observation.differences.iter().map(|it| match &it.documented {
-        Some(situation) => format!("{} (documented: {situation})", values(it)),
-        None => values(it),
-    });
+    let differences = observation.differences.iter().map(difference);
     leftovers.chain(observation.reason.clone()).chain(differences).collect()
+}
+
+fn difference(difference: &Difference) -> String {
+    let value = |value: &Option<String>| value.as_deref().unwrap_or("nothing").to_owned();
+    let (kubelet, agent) = (value(&difference.kubelet), value(&difference.agent));
+    let documented = difference.documented.as_ref();
+    let documented = documented.map_or_else(String::new, |situation| format!(" (documented: {situation})"));
+    format!("{}: kubelet {kubelet}, agent {agent}{documented}", difference.field)
 }
 
 #[cfg(test)]
@@ -276,7 +241,7 @@ mod tests {
             text(&with_left, None, false),
             "2 terminations in 7d: 1 same, 1 with leftovers: 1 mount\n\n\
              NAMESPACE   NAME   AGE   TOOK/GRACE   VERDICT     WHAT\n\
-             shop        db-0   24h   2.4s/30s     leftovers   1 mount left by the kubelet: /pods/1/volumes/a\n"
+             shop        db-0   24h   2.4s/30s     leftovers   left mount /pods/1/volumes/a: unmount it (tmpfs)\n"
         );
         let mut different = documented.clone();
         different.differences[1].documented = None;
@@ -286,11 +251,8 @@ mod tests {
         let shown = text(&all, None, false);
         let first = "4 terminations in 7d: 1 same, 2 different (1 as documented), 1 unknown\n";
         assert!(shown.starts_with(first), "{shown}");
-        assert!(shown.contains("different   documented: real exit\n"), "{shown}");
-        assert!(
-            shown.contains("documented: real exit, b: kubelet 137, agent 3\n"),
-            "{shown}"
-        );
+        let first_difference = "different   a: kubelet 137, agent 3 (documented: real exit) (and 1 more)\n";
+        assert!(shown.contains(first_difference), "{shown}");
         assert!(shown.contains("unknown     it had begun before\n"), "{shown}");
         let only = text(&all, Some(Verdict::Unknown), false);
         assert!(only.contains("late") && !only.contains("loop"), "{only}");

@@ -5,7 +5,7 @@ use std::{env, path::Path, sync::Arc, time::Duration};
 use sd_notify::{NotifyState, notify, watchdog_enabled};
 use tokio::{
     task::spawn_blocking,
-    time::{Instant, sleep, timeout},
+    time::{sleep, timeout},
 };
 
 use super::{admin::Admin, status};
@@ -18,10 +18,6 @@ use crate::{
 
 /// How often the status in `systemctl status` is updated.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
-/// How often it is updated after the start, when it changes quickly.
-const FIRST_REPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// How long after the start.
-const FIRST_REPORTS: Duration = Duration::from_secs(20);
 /// How often what prevents the start is checked again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum length of a status. systemd ignores a message of more than 4096 bytes.
@@ -41,10 +37,10 @@ impl Waiting {
     ///
     /// # Errors
     /// All problems.
-    pub async fn for_settings(&mut self, flags: &NodeFlags, mistakes: &[Problem]) -> Result<Settings, Vec<Problem>> {
+    pub async fn for_settings(&mut self, flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
         loop {
             let completed_flags = layout::complete_flags(flags, Path::new("/"), Path::new(PROC));
-            match config::validate_all(&completed_flags, mistakes).await {
+            match config::validate(&completed_flags).await {
                 Err(problems) => self.for_repair(problems).await?,
                 Ok(settings) => return Ok(settings),
             }
@@ -89,7 +85,7 @@ pub async fn report_status(admin: Arc<Admin>) {
     let watchdog = watchdog_enabled();
     let interval = watchdog.map_or(REPORT_INTERVAL, |interval| REPORT_INTERVAL.min(interval / 3));
     send(&[NotifyState::Ready], None).await;
-    let (mut reported, started) = (String::new(), Instant::now());
+    let mut reported = String::new();
     loop {
         if let Ok(Some(report)) = timeout(interval, admin.report()).await {
             let line = status::line(&report);
@@ -101,13 +97,7 @@ pub async fn report_status(admin: Arc<Admin>) {
                 send(&[NotifyState::Watchdog], None).await;
             }
         }
-        let is_new = started.elapsed() < FIRST_REPORTS;
-        sleep(if is_new {
-            interval.min(FIRST_REPORT_INTERVAL)
-        } else {
-            interval
-        })
-        .await;
+        sleep(interval).await;
     }
 }
 

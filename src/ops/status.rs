@@ -8,13 +8,9 @@ use serde::{Deserialize, Serialize};
 pub use self::text::{line, text};
 use crate::{
     counters::Counts,
-    handover::{
-        report::RoleReport,
-        role::{RoleName, StandbyReasonName},
-    },
+    handover::report::RoleReport,
     housekeeping::LeftoverReport,
-    journal::paused::Paused,
-    model::trace::BlockedReason,
+    model::{blocked::BlockedKind, pause::Paused},
     node::runtime::RuntimeReport,
     watch::WatchReport,
     workers::Overview,
@@ -49,6 +45,9 @@ pub struct StatusReport {
     pub role: Option<RoleReport>,
     /// Why the agent may not act at the moment.
     pub blocked: Option<String>,
+    /// The kind of this reason.
+    #[serde(default)]
+    pub blocked_by: Option<BlockedKind>,
     /// Whether the reason is that the Node has another UID than the recorded one. An operator can approve it.
     #[serde(default)]
     pub node_uid_mismatch: bool,
@@ -86,80 +85,4 @@ pub struct CollectorReport {
     pub standby: Option<String>,
     /// Why not all kinds are synced; `None` if they are.
     pub not_synced: Option<String>,
-}
-
-/// Whether something is blocked that should not be: by a safety hold, a pause or a failure of a pod, or because the agent may not
-/// act although no kubelet works.
-pub fn is_blocked(report: &StatusReport) -> bool {
-    let reason = report.role.as_ref().and_then(|role| role.reason);
-    let observes = report
-        .role
-        .as_ref()
-        .is_some_and(|role| role.role == RoleName::Observing);
-    let may_not_act = report.blocked.is_some() && reason != Some(StandbyReasonName::KubeletAlive) && !observes;
-    let mut blocked = report.pods.terminating.iter().flat_map(|trace| &trace.blocked);
-    report.node_uid_mismatch
-        || report.watch.absence_hold.is_some()
-        || report.paused.is_some()
-        || may_not_act
-        || blocked.any(|blocked| blocked.reason != BlockedReason::Guard)
-}
-
-#[cfg(test)]
-mod tests {
-    use jiff::Timestamp;
-
-    use super::*;
-    use crate::{
-        handover::role::RoleName,
-        model::trace::{Blocked, Trace},
-    };
-
-    #[test]
-    fn only_a_living_kubelet_blocks_without_a_need_for_action() {
-        let status = |change: fn(&mut StatusReport)| {
-            let mut report = StatusReport::default();
-            change(&mut report);
-            is_blocked(&report)
-        };
-        assert!(!status(|_| {}));
-        let standby = |report: &mut StatusReport, reason| {
-            report.blocked = Some("standby".to_owned());
-            report.role = Some(RoleReport {
-                role: RoleName::Standby,
-                reason: Some(reason),
-                ..RoleReport::default()
-            });
-        };
-        for (reason, expected) in [
-            (StandbyReasonName::KubeletAlive, false),
-            (StandbyReasonName::KubeletUnresponsive, true),
-            (StandbyReasonName::TakeoverPending, true),
-        ] {
-            let mut report = StatusReport::default();
-            standby(&mut report, reason);
-            let guarded = Blocked::pod(BlockedReason::Guard, "a kubelet works");
-            report.pods.terminating = vec![Trace {
-                blocked: vec![guarded],
-                ..Trace::sample()
-            }];
-            assert_eq!(is_blocked(&report), expected, "{reason}");
-        }
-        assert!(status(|it| it.blocked = Some("another node".to_owned())));
-        assert!(status(|it| it.node_uid_mismatch = true));
-        assert!(status(|it| it.watch.absence_hold = Some("empty".to_owned())));
-        assert!(status(|it| it.paused = Some(Paused {
-            since: Timestamp::UNIX_EPOCH,
-            by: String::new(),
-            reason: None,
-            until: None,
-        })));
-        assert!(status(|it| {
-            let busy = Blocked::pod(BlockedReason::Failed, "busy");
-            it.pods.terminating = vec![Trace {
-                blocked: vec![busy],
-                ..Trace::sample()
-            }];
-        }));
-    }
 }

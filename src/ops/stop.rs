@@ -9,8 +9,7 @@ use super::{
     client::{self, ClientError},
 };
 use crate::{
-    cli::PodId,
-    model::trace::{Blocked, Stage, Trace},
+    model::trace::{Obstacle, Stage, Trace},
     words::some_of,
     workers::stop::StopAccepted,
 };
@@ -29,34 +28,24 @@ pub enum Wait {
     Unlimited,
 }
 
-/// The result of a stop request.
-#[derive(Debug)]
-pub enum StopResult {
-    /// The request is accepted, and nothing more is waited for.
-    Accepted(StopAccepted),
-    /// The pod has terminated.
-    Terminated(Box<Trace>),
-    /// The pod had terminated before the request, which changed nothing.
-    TerminatedBefore(Box<Trace>),
-    /// The same, and it has no worker: nothing of it is on the node, or it is queued for its clean-up.
-    WithoutWorker(StopAccepted),
-}
-
-/// Stops a pod, and waits until no container runs and the API server shows that. Passes each change of what blocks the pod to
-/// `print`.
+/// Stops a pod, which is `NAMESPACE/NAME` or a UID, and waits until no container runs and the API server shows that. Passes each change of what blocks the pod to
+/// `print`, and returns the text of the result.
 ///
 /// # Errors
 /// When the agent refuses or cancels the request, or no longer answers, or the time to wait is over.
 pub async fn stop(
     socket: &Path,
-    pod: &PodId,
+    pod: &str,
     request: &StopRequest,
     wait: Wait,
     mut print: impl FnMut(&str),
-) -> Result<StopResult, ClientError> {
+) -> Result<String, ClientError> {
     let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/stop"), request).await?;
     if wait == Wait::No {
-        return Ok(StopResult::Accepted(granted));
+        return Ok(match granted.already_terminated {
+            true => format!("{} had terminated before: the request changes nothing", granted.pod()),
+            false => accepted(&granted),
+        });
     }
     if !granted.already_terminated {
         print(&accepted(&granted));
@@ -66,11 +55,7 @@ pub async fn stop(
     match wait {
         Wait::AtMost(limit) => match timeout(limit, outcome).await {
             Ok(result) => result,
-            Err(_) => Err(ClientError::StillTerminating {
-                pod: granted.pod(),
-                limit,
-                blocked: some_of(blocked.iter().map(ToString::to_string)),
-            }),
+            Err(_) => Err(still_terminating(&granted.pod(), limit, &blocked)),
         },
         Wait::No | Wait::Unlimited => outcome.await,
     }
@@ -94,9 +79,9 @@ fn accepted(granted: &StopAccepted) -> String {
 async fn follow(
     socket: &Path,
     granted: &StopAccepted,
-    printed: &mut Vec<Blocked>,
+    printed: &mut Vec<Obstacle>,
     mut print: impl FnMut(&str),
-) -> Result<StopResult, ClientError> {
+) -> Result<String, ClientError> {
     let (uid, pod) = (&granted.uid, granted.pod());
     let mut is_unshown = granted.already_terminated && granted.phase.is_none();
     let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
@@ -104,16 +89,14 @@ async fn follow(
         let outcome = client::get_with_timeout(socket, &path, WAIT).await;
         let StopOutcome { terminated, trace } = match outcome {
             Err(ClientError::Unknown(_)) if granted.already_terminated => {
-                return Ok(StopResult::WithoutWorker(granted.clone()));
+                return Ok(format!(
+                    "{pod} had terminated before: the request changes nothing; nothing of it runs on this node"
+                ));
             }
             outcome => outcome.map_err(|error| agent_exited(granted, error))?,
         };
         if terminated {
-            let trace = Box::new(trace);
-            return Ok(match granted.already_terminated {
-                true => StopResult::TerminatedBefore(trace),
-                false => StopResult::Terminated(trace),
-            });
+            return Ok(terminated_text(&trace, granted.already_terminated));
         }
         if std::mem::take(&mut is_unshown) {
             print(&format!(
@@ -140,30 +123,30 @@ fn agent_exited(granted: &StopAccepted, error: ClientError) -> ClientError {
         ClientError::Disconnected { cause, .. } | ClientError::Refused(cause) | ClientError::Unknown(cause) => cause,
         other => return other,
     };
-    ClientError::AgentExited {
-        pod: granted.pod(),
-        cause,
-        is_durable: granted.not_durable.is_none(),
-    }
-}
-
-/// Formats the result.
-pub fn text(result: &StopResult) -> String {
-    let (was_terminated, trace) = match result {
-        StopResult::Accepted(granted) if granted.already_terminated => {
-            let pod = granted.pod();
-            return format!("{pod} had terminated before: the request changes nothing");
-        }
-        StopResult::Accepted(granted) => return accepted(granted),
-        StopResult::Terminated(trace) => (false, trace),
-        StopResult::TerminatedBefore(trace) => (true, trace),
-        StopResult::WithoutWorker(granted) => {
-            let pod = granted.pod();
-            return format!(
-                "{pod} had terminated before: the request changes nothing; nothing of it runs on this node"
-            );
+    let pod = granted.pod();
+    let then = match granted.not_durable {
+        None => "the termination continues when the agent starts again: ",
+        Some(_) => {
+            "the request was not durable: repeat it unless the termination continues when the agent starts again; "
         }
     };
+    ClientError::Failed(format!(
+        "the agent has exited while {pod} was terminating: {cause}; {then}see pod-teardown status and pod-teardown timeline {pod} then"
+    ))
+}
+
+fn still_terminating(pod: &str, limit: Duration, blocked: &[Obstacle]) -> ClientError {
+    let limit = humantime::format_duration(limit);
+    let waits = match blocked {
+        [] => String::new(),
+        blocked => format!(": it waits for {}", some_of(blocked.iter().map(ToString::to_string))),
+    };
+    ClientError::Failed(format!(
+        "{pod} has not terminated within {limit}{waits}; the stop continues: see pod-teardown why {pod}"
+    ))
+}
+
+fn terminated_text(trace: &Trace, was_terminated: bool) -> String {
     let then = match trace.stage {
         _ if trace.waits_for_deletion => "its object, containers and logs are kept until it is deleted",
         Stage::Terminating | Stage::Terminated => "its volumes and cgroup are being cleaned up",

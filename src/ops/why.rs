@@ -10,13 +10,11 @@ use crate::{
     model::{
         failure::names_network,
         mismatch::MismatchKind,
-        pod::PodView,
-        termination::Terminator,
         trace::{Stage, Step, Trace},
     },
     ops::progress::{describe, pause_reason},
-    teardown::diagnosis::{conclusion as conclusion_of_causes, facts::Facts, removed_by},
-    words::{escape_control_chars, format_count, seconds, some_of},
+    teardown::diagnosis::{conclusion as conclusion_of_causes, facts::Facts},
+    words::{escape_control_chars, format_count, seconds},
 };
 
 /// Explains a pod that this agent terminates. `blocked`: why the agent may not act, if it may not.
@@ -49,14 +47,13 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
         facts.push(format!("finalizers of its object: {}", trace.finalizers.join(", ")));
     }
     Explanation {
-        objects: vec![ObjectFacts {
-            object: format!("Pod {}/{}", trace.namespace, trace.name),
-            uid: trace.uid.clone(),
-            facts: facts.iter().map(|line| escape_control_chars(line)).collect(),
-        }],
+        objects: vec![ObjectFacts::new(
+            &format!("Pod {}/{}", trace.namespace, trace.name),
+            &trace.uid,
+            &facts,
+        )],
         causes: failed_steps(trace),
         end: escape_control_chars(&conclusion(trace, blocked)),
-        is_gone: trace.stage == Stage::Finished && trace.finalizers.is_empty(),
     }
 }
 
@@ -81,40 +78,51 @@ pub fn explain_by_causes(read: &Facts, trace: Option<&Trace>, causes: Vec<Cause>
         facts.push(format!("this agent has worked on it: {begun}, {attempts}"));
     }
     Explanation {
-        objects: vec![ObjectFacts {
-            object: format!("Pod {}/{}", view.pod.namespace, view.pod.name),
-            uid: view.pod.uid.to_string(),
-            facts: facts.iter().map(|line| escape_control_chars(line)).collect(),
-        }],
+        objects: vec![ObjectFacts::new(
+            &format!("Pod {}", view.pod),
+            view.pod.uid.as_str(),
+            &facts,
+        )],
         end: conclusion_of_causes(&causes),
         causes,
-        is_gone: false,
     }
 }
 
 /// The failed steps of the last attempt.
 fn failed_steps(trace: &Trace) -> Vec<Cause> {
-    let kinds = trace.blocked.iter().filter_map(|blocked| {
-        Some(CauseKind::StepFailed {
-            step: blocked.step?,
-            target: blocked.target.clone(),
-            text: blocked.message.clone(),
-        })
-    });
-    kinds
-        .map(|kind| Cause::new(Severity::Blocking, kind, Terminator::Agent))
-        .collect()
+    let failed = trace
+        .blocked
+        .iter()
+        .filter_map(|blocked| Some((blocked.step?, blocked.to_string())));
+    let cause = |(step, message): (Step, String)| {
+        Cause::new(Severity::Blocking, CauseKind::StepFailed, message)
+            .at(step)
+            .with_remedy(remedy_of_failed(step))
+    };
+    failed.map(cause).collect()
+}
+
+/// Where to look if no other cause explains the failed step.
+fn remedy_of_failed(step: Step) -> &'static str {
+    match step {
+        Step::Hook | Step::Term | Step::Kill | Step::Sandbox | Step::Cleanup => {
+            "remove what the message names; the runtime's log has more: journalctl -u containerd, or -u crio"
+        }
+        Step::Devices | Step::Volumes => "remove what the message names; the log of the driver's pod has more",
+        Step::Cgroup => "remove what the message names: kill the processes, or unmount the path",
+        Step::Status | Step::Delete => "check the API server and this agent's permissions: pod-teardown check",
+    }
 }
 
 /// Puts the failed steps before the causes that the node shows. What a later step waits for does not block yet; what explains a
 /// failed step blocks, and its remedy is that of the step.
-pub fn rank(failed: Vec<Cause>, mut shown: Vec<Cause>) -> Vec<Cause> {
-    let steps: Vec<_> = failed.iter().filter_map(|cause| cause.kind.step()).collect();
+pub fn rank(mut failed: Vec<Cause>, mut shown: Vec<Cause>) -> Vec<Cause> {
+    let steps: Vec<_> = failed.iter().filter_map(|cause| cause.step).collect();
     let Some(first) = steps.iter().min() else {
         return shown;
     };
     for cause in &mut shown {
-        cause.severity = match (cause.kind.step(), cause.severity) {
+        cause.severity = match (cause.step, cause.severity) {
             (Some(step), Severity::Later | Severity::Info) if steps.contains(&step) => Severity::Blocking,
             (Some(step), Severity::Blocking | Severity::Waiting) if step > *first && !steps.contains(&step) => {
                 Severity::Later
@@ -123,9 +131,8 @@ pub fn rank(failed: Vec<Cause>, mut shown: Vec<Cause>) -> Vec<Cause> {
         };
     }
     shown.retain(|cause| cause.kind != CauseKind::NothingFound);
-    let mut failed = failed;
     for cause in &mut failed {
-        let explains = |other: &&Cause| other.kind.step() == cause.kind.step() && other.severity == Severity::Blocking;
+        let explains = |other: &&Cause| other.step == cause.step && other.severity == Severity::Blocking;
         if let Some(other) = shown.iter().find(explains).filter(|other| !other.remedy.is_empty()) {
             cause.remedy.clone_from(&other.remedy);
         }
@@ -137,38 +144,8 @@ pub fn rank(failed: Vec<Cause>, mut shown: Vec<Cause>) -> Vec<Cause> {
 
 /// What holds the object of a pod that this node has finished.
 pub fn causes_of_finalizers(trace: &Trace) -> Vec<Cause> {
-    let finalizers = trace.finalizers.iter().map(|finalizer| CauseKind::Finalizer {
-        finalizer: finalizer.clone(),
-        removed_by: removed_by(finalizer),
-    });
-    finalizers
-        .map(|kind| Cause::new(Severity::Blocking, kind, Terminator::Agent))
-        .collect()
-}
-
-/// Explains a mirror pod, which this agent never touches; `None` for other pods.
-pub fn explain_mirror_pod(view: &PodView) -> Option<Explanation> {
-    let PodView { pod, deletion, .. } = view;
-    view.mirror.then(|| Explanation {
-        objects: vec![ObjectFacts {
-            object: format!("Pod {}/{}", pod.namespace, pod.name),
-            uid: pod.uid.to_string(),
-            facts: vec![
-                "is the mirror of a static pod, which runs from a manifest on this node".to_owned(),
-                match deletion {
-                    Some(_) => "was deleted, which does not stop the static pod".to_owned(),
-                    None => "was not deleted".to_owned(),
-                },
-            ],
-        }],
-        causes: Vec::new(),
-        end: match deletion {
-            Some(_) => "Only a kubelet deletes it, and creates it again as long as the manifest is there: start the kubelet of this node.",
-            None => "It stays as long as the manifest is there.",
-        }
-        .to_owned(),
-        is_gone: false,
-    })
+    let finalizers = trace.finalizers.iter();
+    finalizers.map(|it| Cause::finalizer(Severity::Blocking, it)).collect()
 }
 
 /// Combines the explanations of the agent and of its collector. The collector's conclusion applies once the node has finished.
@@ -229,22 +206,15 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     if let Some(reason) = agent_blocked {
         return format!("Nothing on this node is touched: {reason}");
     }
-    if let Some(mismatch) = &trace.mismatch {
-        let until = match mismatch.mismatch.kind {
-            MismatchKind::VolumeNotUnpublished => format!(
-                "{} If the volume is no longer on this node, the pod can terminate without its driver",
-                next_attempt(trace)
-            ),
-            MismatchKind::NetworkNotRemoved => format!(
-                "{} If the network plugin does not return, the pod can terminate without it",
-                next_attempt(trace)
-            ),
-            MismatchKind::NoCgroup | MismatchKind::NoDirectory | MismatchKind::UnknownProcesses => {
-                "It waits for an approval".to_owned()
-            }
-        };
+    let is_retried = |kind| {
+        matches!(
+            kind,
+            MismatchKind::VolumeNotUnpublished | MismatchKind::NetworkNotRemoved
+        )
+    };
+    if trace.mismatch.as_ref().is_some_and(|it| !is_retried(it.mismatch.kind)) {
         return format!(
-            "{until}; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
+            "It waits for an approval; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
         );
     }
     if let Some(left) = trace.kill_in_ms {
@@ -264,34 +234,20 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     format!("It waits for {count}. {}", next_attempt(trace))
 }
 
-/// When the next attempt begins: its time, and what is watched until then.
+/// When the next attempt begins.
 fn next_attempt(trace: &Trace) -> String {
     let Some(at) = trace.next_attempt() else {
         return "The next attempt is in progress.".to_owned();
     };
-    let by = at.strftime("%H:%M:%S");
-    let mut watched: Vec<_> = trace
-        .blocked
-        .iter()
-        .flat_map(|blocked| blocked.waits_for.clone())
-        .collect();
-    watched.sort();
-    watched.dedup();
-    match watched.is_empty() {
-        true => format!("The next attempt begins by {by} UTC."),
-        false => format!(
-            "The next attempt begins by {by} UTC, or within 2s of a change of {}.",
-            some_of(watched)
-        ),
-    }
+    format!("The next attempt begins by {} UTC.", at.strftime("%H:%M:%S"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::trace::{Blocked, BlockedReason, Span};
+    use crate::model::trace::{BlockedReason, Obstacle, Span};
 
-    fn trace(stage: Stage, blocked: Vec<Blocked>) -> Trace {
+    fn trace(stage: Stage, blocked: Vec<Obstacle>) -> Trace {
         let span = |step, failure: Option<&str>| Span {
             step,
             what: String::new(),
@@ -318,11 +274,10 @@ mod tests {
 
     #[test]
     fn explanation_lists_completed_steps_and_failures_with_their_holders() {
-        let busy = Blocked {
+        let busy = Obstacle {
             step: Some(Step::Volumes),
             retry_at: Some("2026-01-02T03:05:05Z".parse().unwrap()),
-            waits_for: vec!["the mounts at \"/v\"".to_owned(), "process 12".to_owned()],
-            ..Blocked::pod(
+            ..Obstacle::pod(
                 BlockedReason::Failed,
                 "unmount /v: busy; held by pid 12 (postgres) of container db",
             )
@@ -331,38 +286,32 @@ mod tests {
         assert_eq!(
             why.text(),
             format!(
-                "Pod shop/web-0  uid 1234\n  the removal of its volumes has failed for 1m40s; the next attempt begins by 03:05:05 UTC\n  \
+                "Pod shop/web-0  uid 1234\n  step volumes has failed, and is repeated, 1m40s after the beginning\n  \
                  began 2026-01-02 03:04:05 UTC (it was deleted), 2 attempts\n  done: term, sandbox\n\nBLOCKED  {busy}\n         -> remove what the message names; the log of the driver's pod has more\n\nIt waits for 1 thing. \
-                 The next attempt begins by 03:05:05 UTC, or within 2s of a change of process 12, the mounts at \"/v\".\n"
+                 The next attempt begins by 03:05:05 UTC.\n"
             )
         );
     }
 
     #[test]
     fn failed_step_comes_first_with_the_remedy_of_what_explains_it_and_later_steps_do_not_block() {
-        let cause = |severity, kind| Cause::new(severity, kind, Terminator::Agent);
-        let network = CauseKind::RuntimeNotReady {
-            condition: "NetworkReady".into(),
-            reason: "NetworkPluginNotReady".into(),
-            text: "cni plugin not initialized".into(),
-        };
-        let failed = vec![cause(
+        let network = Cause::new(Severity::Info, CauseKind::RuntimeNotReady, "NetworkReady=false");
+        let failed = Cause::new(
             Severity::Blocking,
-            CauseKind::StepFailed {
-                step: Step::Sandbox,
-                target: String::new(),
-                text: "StopPodSandbox 1: cni plugin not initialized".into(),
-            },
-        )];
+            CauseKind::StepFailed,
+            "sandbox: cni plugin not initialized",
+        );
+        let failed = vec![failed.at(Step::Sandbox).with_remedy("read the log")];
+        let phase = Cause::new(Severity::Waiting, CauseKind::PhaseNotTerminal, "its phase is Running");
         let shown = vec![
-            cause(Severity::Waiting, CauseKind::PhaseNotTerminal { phase: None }),
-            cause(Severity::Info, network),
-            cause(Severity::Info, CauseKind::NothingFound),
+            phase.at(Step::Status),
+            network.at(Step::Sandbox).with_remedy("repair the network plugin"),
+            Cause::new(Severity::Info, CauseKind::NothingFound, ""),
         ];
         let ranked = rank(failed, shown.clone());
         let lines: Vec<_> = ranked.iter().map(|cause| (cause.severity, &*cause.message)).collect();
-        assert_eq!(lines[0].1, "sandbox: StopPodSandbox 1: cni plugin not initialized");
-        assert!(ranked[0].remedy.contains("/etc/cni/net.d"), "{}", ranked[0].remedy);
+        assert_eq!(lines[0].1, "sandbox: cni plugin not initialized");
+        assert_eq!(ranked[0].remedy, "repair the network plugin");
         assert!(
             lines[1].0 == Severity::Blocking && lines[1].1.contains("NetworkReady=false"),
             "{lines:?}"
@@ -386,7 +335,7 @@ mod tests {
             ((|_| {}) as fn(&mut Trace), None, "nothing has failed"),
             (|_| {}, Some("a kubelet works"), "is touched: a kubelet works"),
             (
-                |it| it.blocked = vec![Blocked::pod(BlockedReason::Dependents, "pod a uses it")],
+                |it| it.blocked = vec![Obstacle::pod(BlockedReason::Dependents, "pod a uses it")],
                 None,
                 "It waits for 1 thing.",
             ),
@@ -419,13 +368,11 @@ mod tests {
             objects: vec![facts("Pod a/b", "here")],
             causes: Vec::new(),
             end: "node".to_owned(),
-            is_gone: false,
         };
         let collector = || Explanation {
             objects: vec![facts("Pod a/b", "there"), facts("Job a/c", "other")],
             causes: Vec::new(),
             end: "collector".to_owned(),
-            is_gone: false,
         };
         for (stage, objects, end) in [(Stage::Terminated, 1, "node"), (Stage::Finished, 2, "collector")] {
             let why = combined::<String>(Some((pod(), stage)), Ok(collector())).unwrap();

@@ -1,9 +1,16 @@
 //! Converts traces of pods into spans of OpenTelemetry. Pure.
 
-use super::wire::{
-    AnyValue, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span, Status, any_value::Value,
-    span::SpanKind, status::StatusCode,
+use std::time::Duration;
+
+use opentelemetry::{
+    InstrumentationScope, KeyValue,
+    trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState},
 };
+use opentelemetry_sdk::{
+    Resource,
+    trace::{SpanData, SpanEvents, SpanLinks},
+};
+
 use crate::{
     model::trace::{Step, Trace},
     trace_context::TraceContext,
@@ -21,97 +28,79 @@ pub enum Outcome {
 }
 
 /// The spans of a trace: one for the termination, and one below it for each step.
-pub(super) fn spans(trace: &Trace, outcome: Outcome) -> Vec<Span> {
+pub(super) fn spans(trace: &Trace, outcome: Outcome) -> Vec<SpanData> {
     let context = TraceContext::for_pod(&trace.uid);
-    let began = trace.began.as_millisecond();
     let at = |ms: u64| {
-        u64::try_from(began)
-            .unwrap_or_default()
-            .saturating_add(ms)
-            .saturating_mul(1_000_000)
+        let after = trace.began.checked_add(Duration::from_millis(ms));
+        after.unwrap_or(trace.began).into()
     };
-    let pod = [
-        text("k8s.pod.uid", &trace.uid),
-        text("k8s.pod.name", &trace.name),
-        text("k8s.namespace.name", &trace.namespace),
-    ];
+    let span = |context: TraceContext, parent, (start_ms, end_ms), failure: Option<&String>| SpanData {
+        span_context: SpanContext::new(
+            TraceId::from_bytes(context.trace_id),
+            SpanId::from_bytes(context.span_id),
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::NONE,
+        ),
+        parent_span_id: parent,
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: "pod teardown".into(),
+        start_time: at(start_ms),
+        end_time: at(end_ms),
+        attributes: vec![
+            KeyValue::new("k8s.pod.uid", trace.uid.clone()),
+            KeyValue::new("k8s.pod.name", trace.name.clone()),
+            KeyValue::new("k8s.namespace.name", trace.namespace.clone()),
+        ],
+        dropped_attributes_count: 0,
+        events: SpanEvents::default(),
+        links: SpanLinks::default(),
+        status: failure.map_or(Status::Unset, |why| Status::error(why.clone())),
+        instrumentation_scope: InstrumentationScope::builder("pod-teardown")
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build(),
+    };
     let root = (outcome != Outcome::Unfinished).then(|| {
-        let mut attributes = pod.to_vec();
-        attributes.push(text("pod_teardown.cause", &trace.cause.to_string()));
-        attributes.push(number("pod_teardown.grace_period", trace.grace_seconds));
-        attributes.push(number("pod_teardown.attempts", trace.attempts.into()));
-        Span {
-            trace_id: context.trace_id.to_vec(),
-            span_id: context.span_id.to_vec(),
-            name: "pod teardown".to_owned(),
-            kind: SpanKind::Internal.into(),
-            start_time_unix_nano: at(0),
-            end_time_unix_nano: at(trace.elapsed_ms),
-            status: trace.canceled_because.as_ref().map(|why| error(why)),
-            attributes,
-            ..Span::default()
-        }
+        let why = trace.canceled_because.as_ref();
+        let mut root = span(context, SpanId::INVALID, (0, trace.elapsed_ms), why);
+        let grace = i64::try_from(trace.grace_seconds).unwrap_or(i64::MAX);
+        root.attributes.extend([
+            KeyValue::new("pod_teardown.cause", trace.cause.to_string()),
+            KeyValue::new("pod_teardown.grace_period", grace),
+            KeyValue::new("pod_teardown.attempts", i64::from(trace.attempts)),
+        ]);
+        root
     });
-    let steps = trace.spans.iter().enumerate().map(|(index, span)| {
-        let mut attributes = pod.to_vec();
-        if matches!(span.step, Step::Hook | Step::Term | Step::Kill) && !span.what.is_empty() {
-            attributes.push(text("k8s.container.name", &span.what));
+    let steps = trace.spans.iter().enumerate().map(|(index, step)| {
+        let end_ms = step.end_ms.unwrap_or(trace.elapsed_ms).max(step.start_ms);
+        let mut child = span(
+            context.step(index, step.start_ms),
+            SpanId::from_bytes(context.span_id),
+            (step.start_ms, end_ms),
+            step.failure.as_ref(),
+        );
+        child.name = step.step.name().into();
+        if matches!(step.step, Step::Hook | Step::Term | Step::Kill) && !step.what.is_empty() {
+            child
+                .attributes
+                .push(KeyValue::new("k8s.container.name", step.what.clone()));
         }
-        Span {
-            trace_id: context.trace_id.to_vec(),
-            span_id: context.step(index, span.start_ms).span_id.to_vec(),
-            parent_span_id: context.span_id.to_vec(),
-            name: span.step.to_string(),
-            kind: SpanKind::Internal.into(),
-            start_time_unix_nano: at(span.start_ms),
-            end_time_unix_nano: at(span.end_ms.unwrap_or(trace.elapsed_ms).max(span.start_ms)),
-            status: span.failure.as_ref().map(|why| error(why)),
-            attributes,
-        }
+        child
     });
     root.into_iter().chain(steps).collect()
 }
 
-/// Spans with the attributes of this agent.
-pub(super) fn resource_spans(node: &str, spans: Vec<Span>) -> ResourceSpans {
-    let attributes = vec![
-        text("service.name", "pod-teardown"),
-        text("service.version", env!("CARGO_PKG_VERSION")),
-        text("service.instance.id", node),
-        text("k8s.node.name", node),
+/// The attributes of this agent.
+pub(super) fn resource(node: &str) -> Resource {
+    let attributes = [
+        ("service.name", "pod-teardown"),
+        ("service.version", env!("CARGO_PKG_VERSION")),
+        ("service.instance.id", node),
+        ("k8s.node.name", node),
     ];
-    ResourceSpans {
-        resource: Some(Resource { attributes }),
-        scope_spans: vec![ScopeSpans {
-            scope: Some(InstrumentationScope {
-                name: "pod-teardown".to_owned(),
-                version: env!("CARGO_PKG_VERSION").to_owned(),
-            }),
-            spans,
-        }],
-    }
-}
-
-fn error(message: &str) -> Status {
-    Status {
-        message: message.to_owned(),
-        code: StatusCode::Error.into(),
-    }
-}
-
-fn text(key: &str, value: &str) -> KeyValue {
-    attribute(key, Value::StringValue(value.to_owned()))
-}
-
-fn number(key: &str, value: u64) -> KeyValue {
-    attribute(key, Value::IntValue(i64::try_from(value).unwrap_or(i64::MAX)))
-}
-
-fn attribute(key: &str, value: Value) -> KeyValue {
-    KeyValue {
-        key: key.to_owned(),
-        value: Some(AnyValue { value: Some(value) }),
-    }
+    let attributes = attributes.map(|(key, value)| KeyValue::new(key, value.to_owned()));
+    Resource::builder_empty().with_attributes(attributes).build()
 }
 
 #[cfg(test)]
@@ -144,17 +133,20 @@ mod tests {
         let [root, term, volumes] = &spans[..] else {
             panic!("{spans:?}")
         };
-        assert!(root.parent_span_id.is_empty() && root.status.is_none());
-        assert_eq!(root.end_time_unix_nano - root.start_time_unix_nano, 5_000_000_000);
+        assert_eq!((root.parent_span_id, &root.status), (SpanId::INVALID, &Status::Unset));
+        let ms = |at| {
+            let at = jiff::Timestamp::try_from(at).unwrap();
+            at.as_millisecond() - trace.began.as_millisecond()
+        };
+        assert_eq!(ms(root.end_time), 5000);
         for (span, name, from, to) in [(term, "term", 10, 2000), (volumes, "volumes", 2000, 5000)] {
-            assert_eq!((&span.parent_span_id, &span.trace_id), (&root.span_id, &root.trace_id));
-            assert_eq!(span.name, name);
-            let ms = |at: u64| (at - root.start_time_unix_nano) / 1_000_000;
-            assert_eq!((ms(span.start_time_unix_nano), ms(span.end_time_unix_nano)), (from, to));
+            assert_eq!(span.parent_span_id, root.span_context.span_id());
+            assert_eq!(span.span_context.trace_id(), root.span_context.trace_id());
+            assert_eq!((&*span.name, ms(span.start_time), ms(span.end_time)), (name, from, to));
         }
-        assert!(term.attributes.contains(&text("k8s.container.name", "main")));
-        assert_eq!(volumes.status, Some(error("busy")));
-        assert_ne!(term.span_id, volumes.span_id);
+        assert!(term.attributes.contains(&KeyValue::new("k8s.container.name", "main")));
+        assert_eq!(volumes.status, Status::error("busy"));
+        assert_ne!(term.span_context.span_id(), volumes.span_context.span_id());
     }
 
     #[test]

@@ -10,12 +10,12 @@ use tracing::Instrument as _;
 
 use super::{
     WorkerResult,
+    attempt::{PodUpdate, Worker},
     context::Context,
-    grace::{self, RequestedGrace},
-    journal::PodJournalExt as _,
+    grace,
     period::Period,
-    priority_gate::PriorityGate,
-    worker::{PodUpdate, RuntimeState, Worker},
+    runtime_state::RuntimeState,
+    worker,
 };
 use crate::{
     model::{
@@ -48,14 +48,11 @@ impl Termination {
         let now = context.node.clock.now();
         let entry = context.journal.pod(&pod.uid);
         let in_force = entry.as_ref().map(|entry| entry.grace);
-        let grace = grace::effective(
-            in_force,
-            RequestedGrace::for_pod(view, grace.or(cause.required_grace())),
-        );
+        let grace = grace::of_pod(in_force, view, grace.or(cause.required_grace()));
         let begun = entry.as_ref().filter(|entry| entry.has_begun());
         let begun = begun.map(|entry| entry.begun.clone());
         let used_before = begun.as_ref().map(|begun| grace::used(begun, &now));
-        let period = used_before.map_or_else(|| Period::new(grace), |used| Period::resumed(grace, used));
+        let period = Period::new(grace, used_before);
         let reached = entry.as_ref().map(|entry| entry.stage);
         let eviction = update.eviction.clone().or_else(|| entry?.eviction.map(Arc::new));
         context
@@ -73,7 +70,7 @@ impl Termination {
                 pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name,
                 ?cause, grace_seconds = grace.as_secs(), used_seconds = used_before.unwrap_or_default().as_secs(), reached = reached.map(tracing::field::debug),
                 reason = eviction.as_ref().map(|eviction| eviction.reason.as_str()),
-                "{}", match (reached, context.gate.why_blocked()) {
+                "{}", match (reached, context.node.effects.check().err()) {
                     (Some(_), _) => "Teardown resumed after a restart",
                     (None, None) => "Teardown started",
                     (None, Some(_)) => "Pod has to terminate; this agent may not act now",
@@ -95,19 +92,18 @@ impl Termination {
     }
 
     /// Runs a worker for the pod until it has a result, such as that the agent stops.
-    pub fn run(&self, priority_gate: PriorityGate) -> impl Future<Output = WorkerResult> + Send + use<> {
+    pub fn run(&self) -> impl Future<Output = WorkerResult> + Send + use<> {
         let worker = Worker {
             context: Arc::clone(&self.context),
             updates: self.updates.subscribe(),
             period: Arc::clone(&self.period),
             recorder: Arc::clone(&self.recorder),
-            priority_gate,
             failed_reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),
         };
         let pod = self.recorder.pod();
         let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
-        worker.run().instrument(span)
+        worker::run(worker).instrument(span)
     }
 
     /// Shortens the grace period. `false` if it was not longer, or the pod's containers are stopped.

@@ -1,6 +1,6 @@
-//! Traits that the caller of teardown implements, besides [`PodJournal`](super::journal::PodJournal).
+//! Traits that the caller of teardown implements.
 
-use std::{borrow::Cow, collections::BTreeMap, future::pending, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::future::{BoxFuture, FutureExt as _};
 use serde_json::Value;
@@ -10,7 +10,7 @@ use crate::{
         event::Reason,
         failure::{Failure, Reasoned},
         pod::{PodObject, PodRef, PodUid, PodView, Role},
-        trace::{BlockedReason, Step},
+        trace::Step,
     },
     node::plugins::ClaimRef,
 };
@@ -110,72 +110,12 @@ pub enum Counted<'a> {
     PodDeleted,
 }
 
-/// Whether pods may be touched. By default they may.
-pub trait Gate: Send + Sync {
-    /// Why no effect is allowed now. Called before each effect.
-    fn why_blocked(&self) -> Option<String> {
-        None
-    }
-
-    /// Why no termination may begin, or continue after a safe point.
-    fn why_no_new_work(&self) -> Option<(BlockedReason, String)> {
-        self.why_blocked().map(|why| (BlockedReason::Guard, why))
-    }
-
-    /// Whether a failed attempt may be retried while nothing new may begin.
-    fn may_repeat(&self) -> bool {
-        self.why_blocked().is_none()
-    }
-
-    /// Whether a kubelet runs, which terminates all pods itself.
-    fn has_kubelet(&self) -> bool {
-        false
-    }
-
-    /// Begins an attempt for the pod; `None` if nothing may begin.
-    fn begin(&self, _pod: &PodRef) -> Option<Box<dyn Attempt>> {
-        self.why_no_new_work()
-            .is_none()
-            .then(|| Box::new(Free) as Box<dyn Attempt>)
-    }
-
-    /// Returns when something may begin again. It may miss that: callers also check every second.
-    fn wait_until_unblocked(&self) -> BoxFuture<'_, ()> {
-        pending().boxed()
-    }
-}
-
-/// Permit for the attempts of one pod. It is dropped at a safe point.
-pub trait Attempt: Send + Sync {
-    /// The attempt has failed and will be retried.
-    fn set_failed(&self) {}
-
-    /// The next attempt begins. `false` if it may not.
-    fn begin_retry(&self) -> bool {
-        true
-    }
-
-    /// Returns when the next attempt must begin at once.
-    fn wait_for_retry_request(&self) -> BoxFuture<'_, ()> {
-        pending().boxed()
-    }
-}
-
-/// A gate that is always open.
-pub struct OpenGate;
-
-struct Free;
-
 /// The pods that are terminating and still have something on the node.
 pub type Terminating = Arc<dyn Fn() -> BoxFuture<'static, BTreeMap<PodUid, Arc<PodView>>> + Send + Sync>;
 
 impl PodApi for NoApi {}
 
 impl EventSink for NoEvents {}
-
-impl Gate for OpenGate {}
-
-impl Attempt for Free {}
 
 // === impl ApiFailure ===
 

@@ -18,19 +18,64 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 /// A fact, or why it could not be read.
 pub type Fact<T> = Result<T, String>;
 
-/// When the answer is given, with what was read until then.
-#[derive(Debug, Clone, Copy)]
-pub struct AnswerDeadline(Instant);
+/// The reads for one answer about a pod. All have one deadline.
+pub struct Reads {
+    /// It refuses effects: see [`Context::read_only`].
+    pub context: Arc<Context>,
+    /// The pod, with its object if that could be read.
+    pub view: Arc<PodView>,
+    deadline: Instant,
+}
 
-impl AnswerDeadline {
-    /// The deadline of an answer that begins now.
-    pub fn from_now() -> Self {
-        Self(Instant::now() + ANSWER_LIMIT)
+// === impl Reads ===
+
+impl Reads {
+    /// The reads of an answer that begins now.
+    pub fn new(context: &Arc<Context>, view: Arc<PodView>) -> Self {
+        Self {
+            context: Arc::clone(context),
+            view,
+            deadline: Instant::now() + ANSWER_LIMIT,
+        }
     }
 
-    /// The fact, if it is read until then.
-    pub async fn cap<T>(self, read: impl Future<Output = Fact<T>>) -> Fact<T> {
-        timeout_at(self.0, read).await.map_err(late(ANSWER_LIMIT))?
+    /// As [`Self::new`], with the object as the API server shows it now. If it does not, the object as the watch last showed it, with
+    /// the reason.
+    #[cfg(feature = "agent")]
+    pub async fn of_current(context: &Arc<Context>, view: Arc<PodView>) -> (Self, Option<ObjectUnread>) {
+        let mut reads = Self::new(context, view);
+        let unread = match timeout(OBJECT_LIMIT, context.api.pod(&reads.view.pod)).await {
+            Ok(Ok(Some(object))) => {
+                reads.view = Arc::new(PodView::whole(object, true));
+                return (reads, None);
+            }
+            Ok(Ok(None)) => {
+                ObjectUnread::NotShown("a list by its name does not show it: it may just have been deleted".to_owned())
+            }
+            Ok(Err(error)) if error.code.is_some_and(|code| code < 500) => ObjectUnread::NotShown(error.to_string()),
+            Ok(Err(error)) => ObjectUnread::NoAnswer(error.to_string()),
+            Err(elapsed) => ObjectUnread::NoAnswer(late(OBJECT_LIMIT)(elapsed)),
+        };
+        (reads, Some(unread))
+    }
+
+    /// The fact, if it is read until the deadline.
+    pub async fn cap<T>(&self, read: impl Future<Output = Fact<T>>) -> Fact<T> {
+        timeout_at(self.deadline, read).await.map_err(late(ANSWER_LIMIT))?
+    }
+
+    /// A read with a limit of its own.
+    pub async fn in_time<T, E: Display>(&self, read: impl Future<Output = Result<T, E>>) -> Fact<T> {
+        self.cap(async { timeout(READ_LIMIT, read).await.map_err(late(READ_LIMIT))?.map_err(text) })
+            .await
+    }
+
+    /// A read of the node, on a thread.
+    pub async fn on_node<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Context, &PodView) -> Fact<T> + Send + 'static,
+    ) -> Fact<T> {
+        self.cap(blocking_in(READ_LIMIT, &self.context, &self.view, read)).await
     }
 }
 
@@ -40,7 +85,7 @@ impl AnswerDeadline {
 pub enum ObjectUnread {
     /// It answered without the object.
     NotShown(String),
-    /// It did not answer.
+    /// It did not answer, or only that it cannot serve now (5xx).
     NoAnswer(String),
 }
 
@@ -53,21 +98,6 @@ impl ObjectUnread {
     }
 }
 
-/// The object as the API server shows it now. If it does not, the object as the watch last showed it, with the reason.
-#[cfg(feature = "agent")]
-pub async fn current_object(context: &Context, view: Arc<PodView>) -> (Arc<PodView>, Option<ObjectUnread>) {
-    let unread = match timeout(OBJECT_LIMIT, context.api.pod(&view.pod)).await {
-        Ok(Ok(Some(object))) => return (Arc::new(PodView::whole(object, true)), None),
-        Ok(Ok(None)) => {
-            ObjectUnread::NotShown("a list by its name does not show it: it may just have been deleted".to_owned())
-        }
-        Ok(Err(error)) if error.code.is_some() => ObjectUnread::NotShown(error.to_string()),
-        Ok(Err(error)) => ObjectUnread::NoAnswer(error.to_string()),
-        Err(elapsed) => ObjectUnread::NoAnswer(late(OBJECT_LIMIT)(elapsed)),
-    };
-    (view, Some(unread))
-}
-
 /// Runs a read on a thread. One that hangs keeps its thread, and its answer is dropped.
 pub async fn blocking_in<T: Send + 'static>(
     limit: Duration,
@@ -75,24 +105,9 @@ pub async fn blocking_in<T: Send + 'static>(
     view: &Arc<PodView>,
     read: impl FnOnce(&Context, &PodView) -> Fact<T> + Send + 'static,
 ) -> Fact<T> {
-    let slots = context.pod_reads.slots(view.pod.uid.as_str());
     let (on_thread, view) = (Arc::clone(context), Arc::clone(view));
-    let read = async {
-        // The semaphore is never closed.
-        let slot = Arc::clone(&slots).acquire_owned().await.map_err(text)?;
-        let read = context.node.reads.run_blocking(move || {
-            let fact = read(&on_thread, &view);
-            drop(slot);
-            fact
-        });
-        read.await.map_err(text)?
-    };
-    timeout(limit, read).await.unwrap_or_else(|_| {
-        Err(match slots.available_permits() {
-            0 => format!("no answer within {limit:?}: earlier reads of this pod still hang"),
-            _ => format!("no answer within {limit:?}"),
-        })
-    })
+    let read = context.node.reads.run_blocking(move || read(&on_thread, &view));
+    timeout(limit, read).await.map_err(late(limit))?.map_err(text)?
 }
 
 pub fn late<E>(limit: Duration) -> impl Fn(E) -> String {

@@ -6,42 +6,40 @@ use jiff::Timestamp;
 
 use self::facts::{Facts, TerminatedBy};
 use crate::{
-    explanation::cause::{Cause, CauseKind, ProcessName, Severity},
-    model::pod::Deletion,
-    node::cri::types::RuntimePod,
-    teardown::bounded_read::ObjectUnread,
+    explanation::cause::{Cause, CauseKind, Severity, next},
+    model::{
+        pod::Deletion,
+        step::Step,
+        termination::{GraceStart, Terminator},
+    },
+    node::plugins::Kind,
+    teardown::{bounded_read::ObjectUnread, grace::CountedGrace},
+    words::{some_of, unmount_commands},
 };
 
 pub mod facts;
-mod finalizers;
 pub mod gather;
 mod running;
 #[cfg(test)]
 mod tests;
 
-pub use finalizers::removed_by;
-
 /// Number of paths and processes that one cause names.
 const MAX_NAMED: usize = 8;
-/// The conditions that can hold a pod. Runtimes report others, such as warnings of deprecated settings.
-const READY_CONDITIONS: [&str; 2] = ["RuntimeReady", NETWORK_READY];
-/// The condition for networks of sandboxes.
-const NETWORK_READY: &str = "NetworkReady";
+const NEXT_ATTEMPT: &str = "this agent's next attempt does it; the last line says when it begins";
+const NEXT_SYNC: &str = "wait for the next sync; if it stays, read the kubelet's log";
 
 /// The causes, most urgent first. A fact that could not be read is a cause of its own, and nothing is concluded from it.
 pub fn diagnose(facts: &Facts, now: Timestamp) -> Vec<Cause> {
+    let runtime = facts.runtime.as_ref().ok();
     let mut diagnosis = Diagnosis {
         facts,
         now,
+        terminator: facts.terminated_by.terminator(),
+        may_run: runtime.map(|pod| pod.possibly_running().next().is_some()),
         causes: Vec::new(),
     };
     match (facts.view.mirror, facts.view.deletion) {
-        (true, deletion) => diagnosis.add(
-            Severity::Info,
-            CauseKind::MirrorPod {
-                is_deleted: deletion.is_some(),
-            },
-        ),
+        (true, deletion) => diagnosis.mirror(deletion.is_some()),
         (false, None) => diagnosis.not_deleted(),
         (false, Some(deletion)) => diagnosis.terminating(deletion),
     }
@@ -51,214 +49,157 @@ pub fn diagnose(facts: &Facts, now: Timestamp) -> Vec<Cause> {
 
 /// One sentence about all causes.
 pub fn conclusion(causes: &[Cause]) -> String {
+    use CauseKind::{EndedNotDeleted, MirrorPod, NotDeleted, Reported};
     let count = |severity| causes.iter().filter(|cause| cause.severity == severity).count();
     let unknown = match count(Severity::Unknown) {
         0 => "",
         _ => " Some facts could not be read: see above.",
     };
-    let text = match (count(Severity::Blocking), count(Severity::Waiting), causes.first()) {
-        (
-            0,
-            0,
-            Some(Cause {
-                kind: CauseKind::NotDeleted { .. } | CauseKind::EndedNotDeleted { .. } | CauseKind::MirrorPod { .. },
-                ..
-            }),
-        ) => "Nothing terminates it.".to_owned(),
-        (0, 0, _) => "Nothing was found that blocks it now.".to_owned(),
-        (0, _, _)
-            if causes
-                .iter()
-                .any(|cause| matches!(cause.kind, CauseKind::Reported { .. })) =>
-        {
-            "A step has failed and is tried again: see what was reported above.".to_owned()
+    let is_living = causes
+        .first()
+        .is_some_and(|first| [NotDeleted, EndedNotDeleted, MirrorPod].contains(&first.kind));
+    let text = match (count(Severity::Blocking), count(Severity::Waiting)) {
+        (0, 0) if is_living => "Nothing terminates it.",
+        (0, 0) => "Nothing was found that blocks it now.",
+        (0, _) if causes.iter().any(|cause| cause.kind == Reported) => {
+            "A step has failed and is tried again: see what was reported above."
         }
-        (0, _, _) => "Nothing blocks it yet: it waits for steps that complete by themselves.".to_owned(),
-        (1, _, _) => "One cause blocks it: the first one above.".to_owned(),
-        (blocking, _, _) => format!("{blocking} causes block it; begin with the first."),
+        (0, _) => "Nothing blocks it yet: it waits for steps that complete by themselves.",
+        (1, _) => "One cause blocks it: the first one above.",
+        (blocking, _) => &format!("{blocking} causes block it; begin with the first."),
     };
     format!("{text}{unknown}")
 }
 
-/// Whether processes of the pod may run.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Running {
-    Yes,
-    No,
-    Unknown,
+/// The grace period of a pod whose containers run, as the process that terminates it counts it.
+pub fn grace_period(severity: Severity, grace: CountedGrace, terminator: Terminator) -> Cause {
+    let (left, total) = (grace.left.as_secs(), grace.total_seconds);
+    let total = total.map_or_else(String::new, |total| format!(" of {total}s"));
+    let message = match grace.counted_from {
+        GraceStart::DeleteRequest => format!("its grace period has {left}s left{total}, by the API server's clock"),
+        GraceStart::Termination => format!("its grace period has {left}s left{total}"),
+        GraceStart::NotBegun => {
+            format!("its grace period of {left}s begins when this agent begins to terminate the pod")
+        }
+    };
+    let shorten = "wait, or shorten it with pod-teardown stop POD --grace-period SECONDS";
+    let wait = "wait; a kubelet may be unable to shorten a stop in progress";
+    Cause::new(severity, CauseKind::GracePeriod, message)
+        .at(Step::Kill)
+        .with_remedy(next(terminator, shorten, wait))
 }
 
 struct Diagnosis<'a> {
     facts: &'a Facts,
     now: Timestamp,
+    terminator: Terminator,
+    /// Whether containers of the pod may run, if known.
+    may_run: Option<bool>,
     causes: Vec<Cause>,
 }
 
 impl Diagnosis<'_> {
-    fn add(&mut self, severity: Severity, kind: CauseKind) {
-        let terminator = self.facts.terminated_by.terminator();
-        self.causes.push(Cause::new(severity, kind, terminator));
-    }
-
     /// Adds the reason if the fact is unknown.
     fn known<'f, T>(&mut self, what: &str, fact: &'f Result<T, String>) -> Option<&'f T> {
-        match fact {
-            Ok(fact) => Some(fact),
-            Err(why) => {
-                let (what, why) = (what.to_owned(), why.clone());
-                self.add(Severity::Unknown, CauseKind::Unknown { what, why });
-                None
-            }
+        fact.as_ref()
+            .map_err(|why| self.causes.push(Cause::unknown(what, why)))
+            .ok()
+    }
+
+    /// A cause that the next attempt or sync removes.
+    fn transient(&self, severity: Severity, kind: CauseKind, step: Step, message: impl AsRef<str>) -> Cause {
+        Cause::new(severity, kind, message)
+            .at(step)
+            .with_remedy(next(self.terminator, NEXT_ATTEMPT, NEXT_SYNC))
+    }
+
+    /// Severity of what a running container does not wait for.
+    fn after_stop(&self) -> Severity {
+        match self.may_run {
+            Some(false) => Severity::Blocking,
+            Some(true) | None => Severity::Later,
         }
+    }
+
+    fn mirror(&mut self, is_deleted: bool) {
+        let deletion = match is_deleted {
+            true => "; its deletion does not stop the static pod",
+            false => "",
+        };
+        let message = format!("it is the mirror of a static pod{deletion}");
+        let mirror = Cause::new(Severity::Info, CauseKind::MirrorPod, message);
+        let remedy = "remove its manifest from the node to stop the static pod";
+        self.causes.push(mirror.with_remedy(remedy));
     }
 
     fn not_deleted(&mut self) {
         let facts = self.facts;
-        let (phase, reason) = (facts.phase(), facts.reason());
-        self.add_unread_object(Severity::Unknown);
+        self.unread_object(Severity::Unknown);
         let runtime = self.known("the pod in the container runtime", &facts.runtime);
         let running = runtime.map(|pod| pod.possibly_running().count());
-        let kind = match facts.view.terminal_phase {
-            true => CauseKind::EndedNotDeleted { phase, reason },
-            false => CauseKind::NotDeleted { phase, running },
-        };
-        self.add(Severity::Info, kind);
+        let status = facts.view.object.status();
+        let phase = status.and_then(|status| status.phase.as_deref());
+        self.causes.push(match facts.view.terminal_phase {
+            true => Cause::ended_not_deleted(phase, status.and_then(|status| status.reason.as_deref())),
+            false => Cause::not_deleted(phase, running),
+        });
     }
 
     /// Adds the reason if the object could not be read. `no_answer`: severity if the API server does not answer this agent.
-    fn add_unread_object(&mut self, no_answer: Severity) {
-        match self.facts.object_unread.clone() {
+    fn unread_object(&mut self, no_answer: Severity) {
+        match &self.facts.object_unread {
             None => {}
             Some(ObjectUnread::NotShown(why)) => {
-                let what = "its object in the API server (it is known as the watch last showed it)".to_owned();
-                self.add(Severity::Unknown, CauseKind::Unknown { what, why });
+                let what = "its object in the API server (it is known as the watch last showed it)";
+                self.causes.push(Cause::unknown(what, why));
             }
-            Some(ObjectUnread::NoAnswer(error)) => self.add(no_answer, CauseKind::ApiServerUnreachable { error }),
+            Some(ObjectUnread::NoAnswer(error)) => {
+                let message = format!(
+                    "the API server does not answer this agent; the pod's object is shown as the watch last reported it: {error}"
+                );
+                let remedy = "check the API server and the network to it: pod-teardown check; this agent reports and deletes the \
+                    pod when it answers";
+                let unreachable = Cause::new(no_answer, CauseKind::ApiServerUnreachable, message);
+                self.causes.push(unreachable.with_remedy(remedy));
+            }
         }
     }
 
     fn terminating(&mut self, deletion: Deletion) {
         let facts = self.facts;
-        match &facts.terminated_by {
-            TerminatedBy::Agent => {}
-            TerminatedBy::Kubelet(kubelet) => self.add(
-                Severity::Info,
-                CauseKind::KubeletTerminates {
-                    kubelet: kubelet.clone(),
-                },
-            ),
-            TerminatedBy::Blocked(why) => self.add(Severity::Blocking, CauseKind::AgentBlocked { why: why.clone() }),
-            TerminatedBy::Paused(why) => self.add(Severity::Blocking, CauseKind::AgentPaused { why: why.clone() }),
-        }
-        let terminator = facts.terminated_by.terminator();
-        let grace = facts.grace.counted_by(terminator, Some(deletion), self.now);
+        self.causes.extend(terminated_by(&facts.terminated_by));
         if facts.is_runtime_unreachable
             && let Err(error) = &facts.runtime
         {
-            let error = error.clone();
-            self.add(Severity::Blocking, CauseKind::RuntimeUnreachable { error });
+            let message = format!("the container runtime cannot be reached: {error}");
+            let unreachable = Cause::new(Severity::Blocking, CauseKind::RuntimeUnreachable, message);
+            let remedy = "start the container runtime, and read its log";
+            self.causes.push(unreachable.with_remedy(remedy));
         } else {
             self.known("the pod in the container runtime", &facts.runtime);
         }
-        let runtime = facts.runtime.as_ref().ok();
-        let running = match runtime.map(|pod| pod.possibly_running().next().is_some()) {
-            Some(true) => Running::Yes,
-            Some(false) => Running::No,
-            None => Running::Unknown,
-        };
-        self.add_unread_object(match &facts.terminated_by {
+        self.unread_object(match self.terminator {
             // A kubelet has its own connection.
-            TerminatedBy::Kubelet(_) => Severity::Unknown,
-            TerminatedBy::Agent | TerminatedBy::Blocked(_) | TerminatedBy::Paused(_) => Self::after_stop(running),
+            Terminator::Kubelet => Severity::Unknown,
+            Terminator::Agent | Terminator::NoProcess => self.after_stop(),
         });
-        for frozen in &facts.frozen {
-            let kind = CauseKind::FileSystemFrozen {
-                path: frozen.path.display().to_string(),
-                device: frozen.device.clone(),
-                command: frozen.command(),
-            };
-            self.add(Severity::Blocking, kind);
-        }
-        if let Some(pod) = runtime {
-            self.shims(pod);
-        }
-        self.processes(runtime, running);
-        if let Some(pod) = runtime {
-            self.containers(pod, grace);
-            self.sandboxes(pod, running);
-        }
-        self.runtime_conditions(runtime, running);
-        self.mounts(running);
-        self.drivers(running);
-        self.object(running);
+        let grace = facts.grace.counted_by(self.terminator, Some(deletion), self.now);
+        self.running(grace);
+        self.mounts();
+        self.drivers();
+        self.object();
         let reported = [Severity::Blocking, Severity::Waiting, Severity::Unknown];
         if !self.causes.iter().any(|cause| reported.contains(&cause.severity)) {
-            self.add(Severity::Info, CauseKind::NothingFound);
+            let repeat = "repeat the command; pod-teardown timeline POD shows what this agent does";
+            let remedy = next(self.terminator, repeat, "repeat the command; read the kubelet's log");
+            let message = "nothing was found on this node that blocks it";
+            let nothing = Cause::new(Severity::Info, CauseKind::NothingFound, message);
+            self.causes.push(nothing.with_remedy(remedy));
         }
     }
 
-    /// Severity of what a running container does not wait for.
-    fn after_stop(running: Running) -> Severity {
-        match running {
-            Running::No => Severity::Blocking,
-            Running::Yes | Running::Unknown => Severity::Later,
-        }
-    }
-
-    fn sandboxes(&mut self, pod: &RuntimePod, running: Running) {
-        for sandbox in pod
-            .sandboxes
-            .iter()
-            .filter(|it| it.is_ready() && running == Running::No)
-        {
-            let named = self.facts.named.processes.get(&sandbox.id);
-            let kind = CauseKind::SandboxNotStopped {
-                sandbox: sandbox.id.clone(),
-                process: named.map(|it| it.process.clone()),
-                cgroup: named.map(|it| it.cgroup.clone()),
-                kill_in_seconds: self.facts.kill_in_seconds,
-            };
-            self.add(Severity::Blocking, kind);
-        }
-    }
-
-    /// A shim that is stopped answers nothing, so that the runtime can neither stop nor kill anything below it.
-    fn shims(&mut self, pod: &RuntimePod) {
-        for (sandbox, process) in self.facts.named.stopped_shims.iter().filter(|_| pod.may_run()) {
-            let (sandbox, process) = (sandbox.clone(), process.clone());
-            self.add(Severity::Blocking, CauseKind::ShimStopped { sandbox, process });
-        }
-    }
-
-    fn runtime_conditions(&mut self, runtime: Option<&RuntimePod>, running: Running) {
+    fn mounts(&mut self) {
         let facts = self.facts;
-        if facts.is_runtime_unreachable {
-            return;
-        }
-        let Some(conditions) = self.known("the conditions of the container runtime", &facts.conditions) else {
-            return;
-        };
-        let is_sandbox_ready = runtime.is_some_and(|pod| pod.sandboxes.iter().any(|sandbox| sandbox.is_ready()));
-        let unmet = conditions.iter().filter(|it| !it.is_met);
-        for condition in unmet.filter(|it| READY_CONDITIONS.contains(&it.name.as_str())) {
-            let severity = match (condition.name.as_str(), running) {
-                (NETWORK_READY, Running::No) if is_sandbox_ready => Severity::Blocking,
-                (NETWORK_READY, Running::No) => Severity::Info,
-                (NETWORK_READY, _) => Severity::Later,
-                _ => Severity::Blocking,
-            };
-            let kind = CauseKind::RuntimeNotReady {
-                condition: condition.name.clone(),
-                reason: condition.reason.clone(),
-                text: condition.message.clone(),
-            };
-            self.add(severity, kind);
-        }
-    }
-
-    fn mounts(&mut self, running: Running) {
-        let facts = self.facts;
-        let after_stop = Self::after_stop(running);
         let Some(mounts) = self.known("the mount table", &facts.mounts) else {
             return;
         };
@@ -266,81 +207,117 @@ impl Diagnosis<'_> {
             self.known("the holders of the pod's mounts", &facts.holders);
         }
         for mount in mounts {
-            let path = mount.path.clone();
-            if let Some(cover) = &mount.cover {
-                let cover = cover.to_string();
-                self.add(after_stop, CauseKind::MountHidden { path, cover });
-                continue;
-            }
-            let holders = facts.holders.as_ref().ok().and_then(|all| all.get(&mount.id));
-            let outside: Vec<ProcessName> = holders.map(|it| it.outside.clone()).unwrap_or_default();
-            if let Some(holders) = holders.filter(|_| !outside.is_empty()) {
-                let kind = CauseKind::MountBusy {
-                    path,
-                    is_outside: !holders.may_be_own,
-                    more: holders.more,
-                    holders: outside,
-                };
-                self.add(after_stop, kind);
-                continue;
-            }
-            if holders.is_some_and(|it| it.is_incomplete) {
-                let what = format!("all users of mount {path}");
-                let why = "the search took too long".to_owned();
-                self.add(Severity::Unknown, CauseKind::Unknown { what, why });
-            }
-            let fs_type = mount.fs_type.clone();
-            if mount.has_server {
-                let source = mount.source.clone();
-                self.add(after_stop, CauseKind::ServerMount { path, fs_type, source });
-            } else if running == Running::No && facts.holders.is_ok() && !facts.waits_for_driver(&path) {
-                self.add(Severity::Waiting, CauseKind::MountLeft { path, fs_type });
-            }
+            let causes = self.mount(mount);
+            self.causes.extend(causes);
         }
         let Some(disk) = self.known("the pod's directory", &facts.volume_paths) else {
             return;
         };
-        let is_mounted = |path: &String| mounts.iter().any(|mount| mount.path.starts_with(path.as_str()));
-        let paths: Vec<String> = disk
-            .iter()
-            .filter(|path| !is_mounted(path))
-            .take(MAX_NAMED)
-            .cloned()
-            .collect();
-        if running == Running::No && !paths.is_empty() {
-            self.add(Severity::Waiting, CauseKind::VolumeDirectoriesLeft { paths });
+        let is_mounted = |path: &str| mounts.iter().any(|mount| mount.path.starts_with(path));
+        let mut left = disk.iter().filter(|path| !is_mounted(path)).peekable();
+        if self.may_run == Some(false) && left.peek().is_some() {
+            let left = some_of(left.cloned());
+            let message = format!("directories of volumes are left, without mounts: {left}");
+            let kind = CauseKind::VolumeDirectoriesLeft;
+            let left = self.transient(Severity::Waiting, kind, Step::Volumes, message);
+            self.causes.push(left);
         }
     }
 
-    fn drivers(&mut self, running: Running) {
+    /// What is wrong with a mount that is left.
+    fn mount(&self, mount: &facts::MountFacts) -> Vec<Cause> {
         let facts = self.facts;
-        let after_stop = Self::after_stop(running);
-        for missing in self
-            .known("the drivers of its volumes and claims", &facts.drivers)
-            .into_iter()
-            .flatten()
-        {
-            let kind = CauseKind::DriverMissing {
-                driver_kind: missing.kind.clone(),
-                driver: missing.driver.clone(),
-                needed_by: missing.needed_by.clone(),
-                pod: format!("{}/{}", facts.view.pod.namespace, facts.view.pod.name),
-                mounted: missing.mounted.clone(),
-                pods: missing.pods.clone(),
-                why: missing.why.clone(),
+        let facts::MountFacts { path, fs_type, .. } = mount;
+        let after_stop = |kind, message: String| Cause::new(self.after_stop(), kind, message).at(Step::Volumes);
+        if let Some(cover) = &mount.cover {
+            let hidden = after_stop(CauseKind::MountHidden, format!("mount {path} is hidden: {cover}"));
+            return vec![hidden.with_remedy("remove the mount that hides it; the pod's own mounts and data stay")];
+        }
+        let holders = facts.holders.as_ref().ok().and_then(|all| all.get(&mount.id));
+        if let Some(holders) = holders.filter(|it| !it.processes.is_empty()) {
+            let (outside, whose) = match facts.are_own_processes_known() {
+                true => ("outside of the pod ", ""),
+                false => ("", "; whether they are the pod's own is not known"),
             };
-            if missing.is_certain {
-                self.add(after_stop, kind);
-            } else {
-                let what = format!("whether {} driver {} is registered", missing.kind, missing.driver);
-                let why = missing.why.clone();
-                self.add(Severity::Unknown, CauseKind::Unknown { what, why });
+            let unread = match holders.more {
+                0 => String::new(),
+                more => format!(" ({more} further users were not read)"),
+            };
+            let pod_of = |pid| {
+                facts
+                    .pods
+                    .get(&pid)
+                    .map_or_else(String::new, |pod| format!(" of pod {pod}"))
+            };
+            let users = holders.processes.iter();
+            let users = some_of(users.map(|it| format!("process {} {:?}{}", it.pid, it.command, pod_of(it.pid))));
+            let is_of_pod = holders.processes.iter().any(|it| facts.pods.contains_key(&it.pid));
+            let remedy = match (facts.are_own_processes_known(), is_of_pod) {
+                (false, _) => {
+                    "find out whose processes they are: /proc/PID/cgroup names the pod; those of this pod exit with its containers"
+                }
+                (true, true) => {
+                    "delete the pod of these processes, or let them close their files and leave the directory"
+                }
+                (true, false) => "stop these processes, or let them close their files and leave the directory",
+            };
+            let message = format!("mount {path} is in use {outside}by {users}{unread}{whose}");
+            return vec![after_stop(CauseKind::MountBusy, message).with_remedy(remedy)];
+        }
+        let mut causes = Vec::new();
+        if holders.is_some_and(|it| it.is_incomplete) {
+            let what = format!("all users of mount {path}");
+            causes.push(Cause::unknown(&what, "the search took too long"));
+        }
+        if mount.has_server {
+            let source = &mount.source;
+            let message = format!("{path} is mounted from server {source} ({fs_type}): its unmount needs that server");
+            causes.push(after_stop(CauseKind::ServerMount, message).with_remedy("check that the server answers"));
+        } else if self.may_run == Some(false) && facts.holders.is_ok() && !facts.waits_for_driver(path) {
+            let message =
+                format!("{fs_type} is still mounted at {path}; no process outside of the pod is known to use it");
+            causes.push(self.transient(Severity::Waiting, CauseKind::MountLeft, Step::Volumes, message));
+        }
+        causes
+    }
+
+    fn drivers(&mut self) {
+        let facts = self.facts;
+        let drivers = self.known("the drivers of its volumes and claims", &facts.drivers);
+        for missing in drivers.into_iter().flatten() {
+            let facts::MissingDriver { kind, driver, why, .. } = missing;
+            if !missing.is_certain {
+                let what = format!("whether {kind} driver {driver} is registered");
+                self.causes.push(Cause::unknown(&what, why));
+                continue;
             }
+            let drivers_pod = match missing.pods.is_empty() {
+                true => "no pod of this node seems to be that driver".to_owned(),
+                false => format!("its pod seems to be {}", some_of(missing.pods.iter().cloned())),
+            };
+            let needed_by = &missing.needed_by;
+            let message =
+                format!("{kind} driver {driver} of {needed_by} is not available on this node: {why}; {drivers_pod}");
+            let (step, can_be_approved) = match kind {
+                Kind::Dra => (Step::Devices, false),
+                Kind::Csi | Kind::Other => (Step::Volumes, self.terminator == Terminator::Agent),
+            };
+            let or = match (can_be_approved, unmount_commands(&missing.mounted)) {
+                (true, unmounts) => {
+                    let and = if unmounts.is_empty() { "" } else { " && " };
+                    let pod = &facts.view.pod;
+                    format!("; if it never returns: {unmounts}{and}pod-teardown approve pod/{pod}")
+                }
+                (false, _) => ": only the driver can unpublish its volumes and unprepare its claims".to_owned(),
+            };
+            let cause = Cause::new(self.after_stop(), CauseKind::DriverMissing, message).at(step);
+            self.causes
+                .push(cause.with_remedy(format!("start the driver's pod on this node again{or}")));
         }
     }
 
     /// The object in the API: its phase and finalizers.
-    fn object(&mut self, running: Running) {
+    fn object(&mut self) {
         let facts = self.facts;
         // The watch keeps neither the phase nor the finalizers of every pod.
         if facts.object_unread.is_some() {
@@ -348,40 +325,62 @@ impl Diagnosis<'_> {
         }
         // Whether all that was read shows that only cgroups are left of it on the node.
         let cgroups = facts.cgroups.as_ref();
-        let is_almost_clean = running == Running::No
-            && facts.runtime.as_ref().is_ok_and(|pod| !pod.may_run())
+        let has_stopped = self.may_run == Some(false);
+        let is_almost_clean = facts.runtime.as_ref().is_ok_and(|pod| !pod.may_run())
             && facts.mounts.as_ref().is_ok_and(Vec::is_empty)
             && facts.volume_paths.as_ref().is_ok_and(Vec::is_empty)
             && cgroups.is_ok_and(|it| it.processes.as_ref().is_ok_and(|all| all.all.is_empty()));
         let cgroup_paths = cgroups.map(|it| it.paths.as_slice()).unwrap_or_default();
         let is_node_clean = is_almost_clean && cgroup_paths.is_empty();
-        if is_almost_clean && !cgroup_paths.is_empty() {
-            let paths = cgroup_paths.iter().take(MAX_NAMED).cloned().collect();
-            self.add(Severity::Waiting, CauseKind::CgroupsLeft { paths });
-        }
         let is_terminal = facts.view.terminal_phase;
-        if running == Running::No && !is_terminal {
+        let finalizers = facts.finalizers();
+        let mut left = Vec::new();
+        if is_almost_clean && !cgroup_paths.is_empty() {
+            let paths = some_of(cgroup_paths.iter().cloned());
+            let message = format!("its cgroups are left, without processes: {paths}");
+            left.push(self.transient(Severity::Waiting, CauseKind::CgroupsLeft, Step::Cgroup, message));
+        }
+        if has_stopped && !is_terminal {
             let severity = if is_node_clean {
                 Severity::Waiting
             } else {
                 Severity::Later
             };
-            let phase = facts.phase();
-            self.add(severity, CauseKind::PhaseNotTerminal { phase });
+            let phase = facts.view.object.status().and_then(|status| status.phase.as_deref());
+            let phase = phase.unwrap_or("not set");
+            let message = format!("none of its containers runs, and the API does not show that: its phase is {phase}");
+            left.push(self.transient(severity, CauseKind::PhaseNotTerminal, Step::Status, message));
         }
-        let finalizers = facts.finalizers();
         if is_node_clean && is_terminal && finalizers.is_empty() {
-            self.add(Severity::Waiting, CauseKind::FinalDeletePending);
+            let message = "nothing of it is left on this node; only the final delete is missing";
+            left.push(self.transient(Severity::Waiting, CauseKind::FinalDeletePending, Step::Delete, message));
         }
-        let severity = if is_node_clean && is_terminal {
-            Severity::Blocking
-        } else {
-            Severity::Later
-        };
-        for finalizer in finalizers {
-            let removed_by = removed_by(finalizer);
-            let finalizer = finalizer.clone();
-            self.add(severity, CauseKind::Finalizer { finalizer, removed_by });
+        self.causes.extend(left);
+        let is_last = is_node_clean && is_terminal;
+        let severity = if is_last { Severity::Blocking } else { Severity::Later };
+        let finalizers = finalizers.iter().map(|it| Cause::finalizer(severity, it));
+        self.causes.extend(finalizers);
+    }
+}
+
+/// Who terminates the pod, unless it is this agent.
+fn terminated_by(terminated_by: &TerminatedBy) -> Option<Cause> {
+    let cause = |severity, kind, message: String| Some(Cause::new(severity, kind, message));
+    match terminated_by {
+        TerminatedBy::Agent => None,
+        TerminatedBy::Kubelet(kubelet) => {
+            let message = format!("a kubelet runs and has to terminate the pod; this agent only reads: {kubelet}");
+            cause(Severity::Info, CauseKind::KubeletTerminates, message)
+        }
+        TerminatedBy::Blocked(why) => {
+            let message = format!("no kubelet terminates it, and this agent may not: {why}");
+            let blocked = cause(Severity::Blocking, CauseKind::AgentBlocked, message);
+            Some(blocked?.with_remedy("see pod-teardown status"))
+        }
+        TerminatedBy::Paused(why) => {
+            let message = format!("this agent is paused, and no kubelet terminates it: {why}");
+            let paused = cause(Severity::Blocking, CauseKind::AgentPaused, message);
+            Some(paused?.with_remedy("pod-teardown resume"))
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! `sockets below plugins_registry → the pod whose hostPath has one → other terminating pods that need it`
 
-use std::{collections::BTreeSet, ffi::OsStr, path::Path, sync::Arc};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use crate::{
     model::{
@@ -12,20 +12,23 @@ use crate::{
         trace::Step,
     },
     node::{
-        csi_files::{self, VolumeDataFile},
         dirs::Dir,
         dra_checkpoint,
         fault::Fault,
         kubelet_root::KubeletRoot,
-        mounts::MountTable,
-        plugins::{Kind, Registered, registry::DIRECTORY},
-        pod_dir::{entries_by_plugin, names, other_pods},
+        plugins::{Kind, Registered, Registry, registry::DIRECTORY},
     },
-    teardown::{context::Context, journal::PodJournalExt as _},
+    teardown::{
+        context::Context,
+        volumes::{csi_users, storage::Storage},
+    },
 };
 
 /// Below the kubelet's root: directory of drivers' sockets.
 const PLUGINS: &str = "plugins";
+
+/// A driver, by its name.
+type Driver = (Kind, String);
 
 /// UIDs of pods with volumes or claims of the drivers in this pod; `None` if it has none.
 pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>, Vec<Failure>> {
@@ -38,21 +41,14 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
         return Ok(None);
     }
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Term, "", why)];
-    let registrars = &context.node.storage.registrars;
-    let registry = registrars
-        .read(&root.path().join(DIRECTORY), &context.node.effects)
-        .await;
+    let registry = Registry::read(&root.path().join(DIRECTORY), &context.node.effects).await;
     let registry = registry.map_err(|fault| failure(&fault))?;
-    let own: BTreeSet<Driver> = registry
-        .registered
-        .iter()
-        .filter(|driver| is_in(root, view, driver))
-        .filter_map(Driver::from_registered)
-        .collect();
+    let own = registry.registered.iter().filter(|driver| is_in(root, view, driver));
+    let own = own.filter(|driver| driver.kind != Kind::Other);
+    let own: Vec<Driver> = own.map(|driver| (driver.kind, driver.name.clone())).collect();
     if own.is_empty() {
         // A driver that does not answer in time may be in this pod.
-        let mut unresponsive = registry.unresponsive.iter().map(|driver| &driver.error);
-        if let Some(error) = unresponsive.find(|error| !error.is_unreachable()) {
+        if let Some(error) = registry.unresponsive.iter().find(|error| !error.is_unreachable()) {
             return Err(failure(error));
         }
         return match registry.faults.first() {
@@ -60,12 +56,8 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
             None => Ok(None),
         };
     }
-    let (paths, uid, mounts) = (
-        root.clone(),
-        view.pod.uid.to_string(),
-        Arc::clone(&context.node.storage.mounts),
-    );
-    let read = move || users(&paths, &*mounts.read()?, &uid, &own);
+    let (storage, uid) = (Arc::clone(&context.node.storage), view.pod.uid.to_string());
+    let read = move || users(&storage, &uid, &own);
     let needed = context.node.reads.run_blocking(read).await;
     let needed = needed.map_err(|why| failure(&why))?;
     needed.map(Some).map_err(|fault| failure(&fault))
@@ -92,26 +84,6 @@ impl Users {
     pub fn include(&self, context: &Context, pod: &PodView) -> bool {
         let uid = pod.pod.uid.as_str();
         self.volumes.contains(uid) || self.claims.contains(uid) && !are_claims_unprepared(context, pod)
-    }
-}
-
-/// A driver, by its volumes or devices.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Driver {
-    Csi(String),
-    Dra(String),
-}
-
-// === impl Driver ===
-
-impl Driver {
-    fn from_registered(registered: &Registered) -> Option<Self> {
-        let name = registered.name.clone();
-        match registered.kind {
-            Kind::Csi => Some(Self::Csi(name)),
-            Kind::Dra => Some(Self::Dra(name)),
-            Kind::Other => None,
-        }
     }
 }
 
@@ -154,65 +126,23 @@ fn may_hold_sockets(root: &KubeletRoot, path: &Path) -> bool {
         .any(|root| path.starts_with(root.join(PLUGINS)) || path.starts_with(root.join(DIRECTORY)))
 }
 
-/// The other pods with a volume or a claim of these drivers.
-fn users(root: &KubeletRoot, table: &MountTable, uid: &str, drivers: &BTreeSet<Driver>) -> Result<Users, Fault> {
+/// The other pods with a volume or a claim of these drivers. A volume that nothing identifies may be of any CSI driver.
+fn users(storage: &Storage, uid: &str, drivers: &[Driver]) -> Result<Users, Fault> {
     let mut users = Users::default();
-    let drives_volumes = drivers.iter().any(|driver| matches!(driver, Driver::Csi(_)));
-    // A file without driver and handle may be about any volume.
-    let is_of = |found: VolumeDataFile| match found {
-        VolumeDataFile::Read(csi_files::VolumeData {
-            driver: Some(driver), ..
-        }) => drivers.contains(&Driver::Csi(driver)),
-        VolumeDataFile::Read(_) | VolumeDataFile::Invalid(_) | VolumeDataFile::Missing => drives_volumes,
-    };
-    let devices = Dir::open(&root.path().join(csi_files::STAGING).join(csi_files::BLOCK))?;
-    let mut unseen: BTreeSet<&OsStr> = table.pods().filter(|pod| *pod != uid).collect();
-    for pod in other_pods(root, uid)? {
-        let pod = pod?;
-        unseen.remove(OsStr::new(&pod.name()));
-        let mut found = Vec::new();
-        if let Some(volumes) = pod.open_below(Path::new(names::VOLUMES).join(names::CSI))? {
-            for volume in volumes.names()? {
-                // Only directories are volumes.
-                found.extend(volumes.open_below(volume)?.as_ref().map(csi_files::read).transpose()?);
-            }
-        }
-        for (_, volume) in entries_by_plugin(&pod, names::DEVICES)?
-            .into_iter()
-            .filter(|(plugin, _)| plugin == names::CSI)
-        {
-            let data = devices
-                .as_ref()
-                .map(|devices| devices.open_below(Path::new(&volume).join("data")));
-            found.push(match data.transpose()?.flatten() {
-                Some(data) => csi_files::read(&data)?,
-                None => VolumeDataFile::Missing,
-            });
-        }
-        if found.into_iter().any(is_of) {
-            users.volumes.insert(pod.name());
+    let is_of = |kind, name: &String| drivers.iter().any(|driver| (driver.0, &driver.1) == (kind, name));
+    if drivers.iter().any(|(kind, _)| *kind == Kind::Csi) {
+        let is_user = |driver: Option<&String>| driver.is_none_or(|driver| is_of(Kind::Csi, driver));
+        users.volumes = csi_users(storage, is_user)?;
+    }
+    let root = Dir::open(storage.root.path())?;
+    let claims = root.map(|root| dra_checkpoint::read(&root)).transpose()?.flatten();
+    for claim in claims.into_iter().flatten() {
+        if claim.drivers.iter().any(|driver| is_of(Kind::Dra, driver)) {
+            users.claims.extend(claim.pods);
         }
     }
-    // A mount of a pod whose directory is not visible may be of any driver.
-    if drives_volumes {
-        users
-            .volumes
-            .extend(unseen.iter().map(|pod| pod.to_string_lossy().into_owned()));
-    }
-    let checkpoint = Dir::open(root.path())?
-        .map(|root| dra_checkpoint::read(&root))
-        .transpose()?;
-    for claim in checkpoint.flatten().iter().flat_map(|checkpoint| &checkpoint.claims) {
-        if claim
-            .drivers
-            .iter()
-            .any(|driver| drivers.contains(&Driver::Dra(driver.clone())))
-        {
-            users
-                .claims
-                .extend(claim.pods.iter().filter(|pod| *pod != uid).cloned());
-        }
-    }
+    users.volumes.remove(uid);
+    users.claims.remove(uid);
     Ok(users)
 }
 

@@ -1,29 +1,21 @@
 //! Checks what runtime, cgroups and directories show of a pod.
 
-use std::{
-    cell::{LazyCell, RefCell},
-    collections::BTreeSet,
-    ffi::{OsStr, OsString},
-};
+use std::{collections::BTreeSet, ffi::OsString, path::PathBuf};
 
-use super::{
-    known_processes::{self, RunningProcess},
-    locate,
-    runtime_state::Processes,
-};
+use super::{locate, named_processes, runtime_state::Processes};
 use crate::{
     model::{
         failure::{Failure, RUNNING, STATIC_POD},
-        mismatch::{Mismatch, MismatchKind},
+        mismatch::{Mismatch, MismatchApproval, MismatchKind},
         pod::{PodUid, PodView},
         trace::Step,
     },
     node::{
-        cgroups::{HierarchySearch, PodCgroup},
+        cgroups::PodCgroup,
         cri::types::{RuntimePod, Sandbox},
-        fault::Fault,
+        processes::Process,
     },
-    teardown::{context::Context, journal::PodJournalExt as _},
+    teardown::context::Context,
 };
 
 /// Checks that runtime, cgroups and the kubelet's directory show the same pod. Otherwise the runtime, the cgroups or the
@@ -38,35 +30,23 @@ pub fn check_agreement(
     step: Step,
     runtime_pod: &RuntimePod,
 ) -> Result<(), Vec<Failure>> {
-    check_evidence(context, view, runtime_pod).map_err(|failures| {
-        let is_failed_read = |failure: &Failure| failure.mismatch.is_none() && failure.reason != STATIC_POD;
-        let of_step = |failure: Failure| match is_failed_read(&failure) {
-            true => Failure { step, ..failure },
-            false => failure,
-        };
-        failures.into_iter().map(of_step).collect()
-    })
-}
-
-fn check_evidence(context: &Context, view: &PodView, runtime_pod: &RuntimePod) -> Result<(), Vec<Failure>> {
     if let Some(sandbox) = runtime_pod.sandboxes.iter().find(|sandbox| sandbox.is_from_elsewhere()) {
         let why = format!(
             "blocked: the sandbox is of a static pod (config source {:?}) and has the UID of {}; the agent never stops a \
              static pod. Check metadata.uid in the manifests of static pods",
-            sandbox.config_source().unwrap_or_default(),
+            sandbox.config_source.as_deref().unwrap_or_default(),
             view.pod
         );
-        return Err(vec![Failure {
-            reason: STATIC_POD.into(),
-            ..Failure::new(Step::Sandbox, &sandbox.id, why)
-        }]);
+        let failure = Failure::new(Step::Sandbox, &sandbox.id, why);
+        let reason = STATIC_POD.into();
+        return Err(vec![Failure { reason, ..failure }]);
     }
     let runs = runs(context, &view.pod.uid, runtime_pod);
     let cgroups = locate::cgroups(context, view)?;
     if runs && cgroups.is_empty() {
         let why = format!(
-            "blocked: the pod runs, but has no cgroup below {}/kubepods. Check that --cgroup-root and --cgroup-driver are \
-             the kubelet's. If they are, stop the pod's containers and sandboxes by hand, or approve that the agent stops \
+            "blocked: the pod runs, but has no cgroup below {}/kubepods. Check that --cgroup-root is the kubelet's. \
+             If it is, stop the pod's containers and sandboxes by hand, or approve that the agent stops \
              the pod without a cgroup: pod-teardown approve pod/{}",
             context.node.cgroup_root.trim_end_matches('/'),
             view.pod
@@ -77,9 +57,7 @@ fn check_evidence(context: &Context, view: &PodView, runtime_pod: &RuntimePod) -
     // A running container has a directory, even if the object is deleted.
     if runs || (!view.object.is_absent() && (!cgroups.is_empty() || !runtime_pod.is_empty())) {
         let dir = locate::pod_dir(context, view)?;
-        let there = dir
-            .open()
-            .map_err(|fault| vec![Failure::new(Step::Volumes, "", fault)])?;
+        let there = dir.open().map_err(|fault| Failure::new(step, "", fault))?;
         if there.is_none() {
             let why = format!(
                 "blocked: the pod has containers, sandboxes or cgroups on this node, but {} does not exist. Check that \
@@ -93,7 +71,7 @@ fn check_evidence(context: &Context, view: &PodView, runtime_pod: &RuntimePod) -
             check_approved(context, view, mismatch, Failure::new(Step::Volumes, "", why))?;
         }
     }
-    check_processes(context, view, &cgroups, runtime_pod, HierarchySearch::First)
+    CgroupContent::read(context, &cgroups, step, runtime_pod)?.check_known(context, view)
 }
 
 /// What runs of a pod although the runtime reports that all has exited.
@@ -101,7 +79,7 @@ pub struct Survivors {
     /// Processes are in the cgroups of its containers and sandboxes.
     pub in_cgroups: bool,
     /// Those that the runtime has named before.
-    pub known: Vec<RunningProcess>,
+    pub known: Vec<(String, Process)>,
 }
 
 /// What runs of the pod after its stop.
@@ -122,11 +100,11 @@ pub fn survivors(context: &Context, view: &PodView, stopped: &RuntimePod) -> Res
         // A runtime that has lost its state also reports an unknown container as stopped.
         Processes::Others => {
             let cgroups = locate::cgroups(context, view)?;
-            check_processes(context, view, &cgroups, stopped, HierarchySearch::All)?;
+            CgroupContent::read(context, &cgroups, Step::Cgroup, stopped)?.check_known(context, view)?;
             true
         }
     };
-    let known = known_processes::running(context, view)?;
+    let known = named_processes::known(context, view)?;
     Ok(Survivors { in_cgroups, known })
 }
 
@@ -134,7 +112,7 @@ pub fn survivors(context: &Context, view: &PodView, stopped: &RuntimePod) -> Res
 /// still reports containers as running or their sandbox as ready. An exited container never runs again.
 pub fn runs(context: &Context, uid: &PodUid, runtime_pod: &RuntimePod) -> bool {
     let exits = context.journal.exits(uid);
-    let has_ended = |sandbox: &&Sandbox| exits.values().any(|exit| exit.sandbox_id == sandbox.id);
+    let has_ended = |sandbox: &&Sandbox| exits.values().any(|exit| exit.container.sandbox_id == sandbox.id);
     let mut running = runtime_pod.possibly_running().filter(|it| !exits.contains_key(&it.id));
     let mut ready = runtime_pod
         .sandboxes
@@ -145,29 +123,18 @@ pub fn runs(context: &Context, uid: &PodUid, runtime_pod: &RuntimePod) -> bool {
 
 /// The kinds of processes in the pod's cgroups. Unknown ones that a user has approved to be killed count as the runtime's.
 pub fn processes(context: &Context, view: &PodView, runtime_pod: &RuntimePod) -> Result<Processes, Vec<Failure>> {
-    let cgroups = locate::cgroups(context, view)?;
-    let mut processes = if cgroups.is_empty() {
-        Processes::NoCgroup
-    } else {
-        Processes::None
+    let content = CgroupContent::read(context, &locate::cgroups(context, view)?, Step::Cgroup, runtime_pod)?;
+    let is_approved = |approvals: Vec<MismatchApproval>| {
+        let is_of_kind = |approval: &MismatchApproval| approval.mismatch.kind == MismatchKind::UnknownProcesses;
+        approvals.iter().any(is_of_kind) && content.check_known(context, view).is_ok()
     };
-    // At most once: it searches all hierarchies.
-    let is_approved = LazyCell::new(|| {
-        let approvals = context.journal.approvals(&view.pod.uid);
-        let mut kinds = approvals.iter().map(|approval| approval.mismatch.kind);
-        kinds.any(|kind| kind == MismatchKind::UnknownProcesses)
-            && check_processes(context, view, &cgroups, runtime_pod, HierarchySearch::All).is_ok()
-    });
-    for cgroup in &cgroups {
-        let populated = context.node.cgroups.populated_children(cgroup);
-        for child in populated.map_err(|fault| vec![fault.failure(Step::Cgroup)])? {
-            if !is_known(runtime_pod, &child.to_string_lossy()) && !*is_approved {
-                return Ok(Processes::Others);
-            }
-            processes = Processes::OfRuntime;
-        }
-    }
-    Ok(processes)
+    Ok(if content.unknown.is_empty() {
+        content.known
+    } else if is_approved(context.journal.approvals(&view.pod.uid)) {
+        Processes::OfRuntime
+    } else {
+        Processes::Others
+    })
 }
 
 /// Containers that run after their stop, as failures of this step.
@@ -181,56 +148,61 @@ pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<I
     })
 }
 
-/// Checks that the pod's cgroups have no process of a container that the runtime does not know, unless a user has approved to kill it.
-fn check_processes(
-    context: &Context,
-    view: &PodView,
-    cgroups: &[PodCgroup],
-    runtime_pod: &RuntimePod,
-    search: HierarchySearch,
-) -> Result<(), Vec<Failure>> {
-    let (mut facts, mut first) = (BTreeSet::new(), None);
-    for cgroup in cgroups {
-        let name = cgroup.path().display().to_string();
-        let failed = |fault: Fault| vec![Failure::new(Step::Cgroup, &name, fault)];
-        let children = RefCell::new(BTreeSet::<OsString>::new());
-        let known = |child: &OsStr| {
-            let known = is_known(runtime_pod, &child.to_string_lossy());
-            if !known {
-                children.borrow_mut().insert(child.to_owned());
-            }
-            known
-        };
-        let processes = context
-            .node
-            .cgroups
-            .processes_except(cgroup, search, known)
-            .map_err(failed)?;
-        let Some(pid) = processes.first() else { continue };
-        for child in children.into_inner() {
-            let there = context
-                .node
-                .cgroups
-                .processes_except(cgroup, search, |other| other != child);
-            if !there.map_err(failed)?.is_empty() {
-                facts.insert(cgroup.path().join(child).display().to_string());
+/// The processes in a pod's cgroups, by the child cgroup that they are in.
+struct CgroupContent {
+    /// Those of containers and sandboxes of the runtime.
+    known: Processes,
+    /// Other child cgroups with processes, each with the pod's cgroup and the PIDs.
+    unknown: Vec<(PathBuf, OsString, BTreeSet<i32>)>,
+}
+
+// === impl CgroupContent ===
+
+impl CgroupContent {
+    /// A failed read is a failure of `step`.
+    fn read(
+        context: &Context,
+        cgroups: &[PodCgroup],
+        step: Step,
+        runtime_pod: &RuntimePod,
+    ) -> Result<Self, Vec<Failure>> {
+        let (mut unknown, mut known) = (Vec::new(), Processes::None);
+        if cgroups.is_empty() {
+            known = Processes::NoCgroup;
+        }
+        for cgroup in cgroups {
+            let populated = context.node.cgroups.populated_children(cgroup);
+            for (child, pids) in populated.map_err(|fault| fault.failure(step))? {
+                if is_known(runtime_pod, &child.to_string_lossy()) {
+                    known = Processes::OfRuntime;
+                } else {
+                    unknown.push((cgroup.path().to_owned(), child, pids));
+                }
             }
         }
+        Ok(Self { known, unknown })
+    }
+
+    /// Checks that there is no process of a container that the runtime does not know, unless a user has approved to kill it.
+    fn check_known(&self, context: &Context, view: &PodView) -> Result<(), Vec<Failure>> {
+        let unknown = || self.unknown.iter().filter(|(.., pids)| !pids.is_empty());
+        let Some((first, ..)) = unknown().next() else {
+            return Ok(());
+        };
+        let in_first = unknown().filter(|(cgroup, ..)| cgroup == first);
+        let pids: BTreeSet<i32> = in_first.flat_map(|(.., pids)| pids.iter().copied()).collect();
         let why = format!(
-            "blocked: {} processes in this cgroup (first PID {pid}) belong to no container of the runtime. Check that \
+            "blocked: {} processes in this cgroup (first PID {}) belong to no container of the runtime. Check that \
              --cri-endpoint is the runtime of this node's pods. If it is, kill the processes by hand, or approve that the \
              agent kills them: pod-teardown approve pod/{}",
-            processes.len(),
+            pids.len(),
+            pids.first().copied().unwrap_or_default(),
             view.pod
         );
-        first.get_or_insert_with(|| Failure::new(Step::Cgroup, &name, why));
-    }
-    match first {
-        None => Ok(()),
-        Some(failure) => {
-            let mismatch = Mismatch::new(MismatchKind::UnknownProcesses, facts);
-            check_approved(context, view, mismatch, failure)
-        }
+        let facts = unknown().map(|(cgroup, child, _)| cgroup.join(child).display().to_string());
+        let mismatch = Mismatch::new(MismatchKind::UnknownProcesses, facts);
+        let failure = Failure::new(Step::Cgroup, &first.display().to_string(), why);
+        check_approved(context, view, mismatch, failure)
     }
 }
 

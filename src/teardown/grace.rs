@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::journal::PodEntry;
 use crate::{
     clock::{Mark, between},
+    journal::PodEntry,
     model::{
         pod::{Deletion, PodView},
         termination::{GraceStart, Terminator},
@@ -19,17 +19,6 @@ const DEFAULT_SECONDS: u64 = 30;
 const MIN_SECONDS: u64 = 1;
 /// Ten years: clocks overflow with what the API accepts.
 const MAX_SECONDS: u64 = 10 * 365 * 24 * 3600;
-
-/// Requests for a grace period, in seconds. A zero is a value, not "unset".
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RequestedGrace {
-    /// `metadata.deletionGracePeriodSeconds`.
-    pub deletion: Option<i64>,
-    /// From a request of a user, or a cause other than the deletion.
-    pub grace_override: Option<i64>,
-    /// `spec.terminationGracePeriodSeconds`.
-    pub spec: Option<i64>,
-}
 
 /// This agent's grace period of a pod. It begins when this agent begins to terminate the pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +49,7 @@ impl OwnGrace {
     pub fn new(view: &PodView, entry: Option<&PodEntry>, now: &Mark) -> Self {
         let begun = entry.filter(|entry| entry.has_begun());
         Self {
-            total: effective(entry.map(|entry| entry.grace), RequestedGrace::for_pod(view, None)),
+            total: of_pod(entry.map(|entry| entry.grace), view, None),
             used: begun.map(|entry| used(&entry.begun, now)),
         }
     }
@@ -104,28 +93,18 @@ impl CountedGrace {
     }
 }
 
-// === impl RequestedGrace ===
-
-impl RequestedGrace {
-    /// The requests in the pod's object, and perhaps of a user.
-    pub fn for_pod(view: &PodView, grace_override: Option<i64>) -> Self {
-        Self {
-            deletion: view.deletion.and_then(|deletion| deletion.grace),
-            grace_override,
-            spec: view.spec_grace,
-        }
-    }
+/// The period in force after the requests in the pod's object, and perhaps that of a user or of another cause, in seconds. `in_force`
+/// is the one before.
+pub fn of_pod(in_force: Option<Duration>, view: &PodView, grace_override: Option<i64>) -> Duration {
+    let deletion = view.deletion.and_then(|deletion| deletion.grace);
+    effective(in_force, [deletion, grace_override], view.spec_grace)
 }
 
-/// The period in force after these requests. `in_force` is the one before.
-pub fn effective(in_force: Option<Duration>, asked: RequestedGrace) -> Duration {
-    let shortest = [asked.deletion, asked.grace_override]
-        .into_iter()
-        .flatten()
-        .map(seconds)
-        .chain(in_force.map(|grace| grace.as_secs()))
-        .min();
-    let grace = shortest.unwrap_or_else(|| asked.spec.map_or(DEFAULT_SECONDS, seconds));
+/// The period in force after these requests, in seconds. A zero is a value, not "unset". `spec` counts only without another one.
+pub fn effective(in_force: Option<Duration>, requested: [Option<i64>; 2], spec: Option<i64>) -> Duration {
+    let requested = requested.into_iter().flatten().map(seconds);
+    let shortest = requested.chain(in_force.map(|grace| grace.as_secs())).min();
+    let grace = shortest.unwrap_or_else(|| spec.map_or(DEFAULT_SECONDS, seconds));
     Duration::from_secs(grace.clamp(MIN_SECONDS, MAX_SECONDS))
 }
 
@@ -148,14 +127,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn asked(deletion: Option<i64>, grace_override: Option<i64>, spec: Option<i64>) -> RequestedGrace {
-        RequestedGrace {
-            deletion,
-            grace_override,
-            spec,
-        }
-    }
 
     #[test]
     fn sources_of_the_grace_period_apply_in_order() {
@@ -182,7 +153,7 @@ mod tests {
             (None, Some(i64::MAX), None, Some(30), MAX_SECONDS),
         ];
         for (in_force, deletion, grace_override, spec, expected) in cases {
-            let got = effective(in_force.map(Duration::from_secs), asked(deletion, grace_override, spec));
+            let got = effective(in_force.map(Duration::from_secs), [deletion, grace_override], spec);
             assert_eq!(
                 got.as_secs(),
                 expected,
@@ -208,20 +179,12 @@ mod tests {
         }
     }
 
-    fn mark(boot_id: &str, seconds: u64, wall: i64) -> Mark {
-        Mark {
-            boot_id: boot_id.to_owned(),
-            since_boot: Duration::from_secs(seconds),
-            wall: jiff::Timestamp::from_second(wall).unwrap(),
-        }
-    }
-
     #[test]
     fn after_a_reboot_at_least_the_uptime_is_used() {
         for (boot, up, expected) in [("a", 107, 7), ("b", 5, 5), ("b", 4000, 4000), ("a", 90, 0)] {
             // The wall clock may have jumped.
             for wall in [0, 5_000_000, 9_000_000_000] {
-                let used = used(&mark("a", 100, 5_000_000), &mark(boot, up, wall));
+                let used = used(&Mark::at("a", 100, 5_000_000), &Mark::at(boot, up, wall));
                 assert_eq!(used.as_secs(), expected, "{boot} {up} {wall}");
             }
         }
@@ -233,12 +196,12 @@ mod tests {
             began in 0u64..1_000_000, grace in 1u64..1_000_000, starts in prop::collection::vec((0u64..1_000_000, any::<u32>()), 2..10),
             rebooted in any::<bool>(),
         ) {
-            let begun = mark("a", began, 0);
+            let begun = Mark::at("a", began, 0);
             let boot = if rebooted { "b" } else { "a" };
             let first = if rebooted { 0 } else { began };
             let grace = Duration::from_secs(grace);
             let ends = starts.into_iter().map(|(later, wall)| {
-                let now = mark(boot, first + later, i64::from(wall));
+                let now = Mark::at(boot, first + later, i64::from(wall));
                 let left = grace.saturating_sub(used(&begun, &now));
                 prop_assert!(left <= grace);
                 // A passed deadline stays passed.
@@ -256,7 +219,7 @@ mod tests {
         ) {
             let mut grace = Duration::from_secs(start);
             for (deletion, grace_override, spec) in requests {
-                let next = effective(Some(grace), asked(deletion, grace_override, spec));
+                let next = effective(Some(grace), [deletion, grace_override], spec);
                 prop_assert!(next <= grace);
                 prop_assert!(next >= Duration::from_secs(MIN_SECONDS));
                 grace = next;

@@ -7,24 +7,23 @@ use tokio::time::timeout;
 use crate::{
     model::{
         failure::{Failure, TIMEOUT},
-        trace::{Blocked, Step},
+        trace::{Obstacle, Step},
     },
     trace_recorder::TraceRecorder,
 };
 
-/// A call is reported when it takes so much longer than its own timeout.
+/// A call is reported when it takes so long, or so much longer than its own timeout.
 pub const LATE: Duration = Duration::from_secs(10);
 
-/// Waits for a call. After `patience` without an answer, it is reported as a failure of the pod until the answer.
+/// Waits for a call. After [`LATE`] without an answer, it is reported as a failure of the pod until the answer.
 pub async fn report_if_late<T>(
     recorder: &TraceRecorder,
     (step, what): (Step, &str),
-    patience: Duration,
     call_name: &str,
     call: impl Future<Output = T>,
 ) -> T {
     tokio::pin!(call);
-    if let Ok(answer) = timeout(patience, &mut call).await {
+    if let Ok(answer) = timeout(LATE, &mut call).await {
         return answer;
     }
     let failure = Failure {
@@ -32,30 +31,26 @@ pub async fn report_if_late<T>(
         ..Failure::new(
             step,
             what,
-            format!("{call_name}: no answer after {patience:?}; the agent still waits"),
+            format!("{call_name}: no answer after {LATE:?}; the agent still waits"),
         )
     };
     tracing::warn!(step = %step, what, cause = failure.cause, "Call is late; the agent still waits");
-    let _report = LateReport::new(recorder, Blocked::from(&failure));
+    let failure = Obstacle::from(&failure);
+    recorder.add_failure(failure.clone());
+    let _report = LateReport { recorder, failure };
     call.await
 }
 
 /// A failure that is reported until this is dropped.
 struct LateReport<'a> {
     recorder: &'a TraceRecorder,
-    failure: Blocked,
-}
-
-impl<'a> LateReport<'a> {
-    fn new(recorder: &'a TraceRecorder, failure: Blocked) -> Self {
-        recorder.add_failure(failure.clone());
-        Self { recorder, failure }
-    }
+    failure: Obstacle,
 }
 
 impl Drop for LateReport<'_> {
     fn drop(&mut self) {
-        self.recorder.clear_failure(&self.failure);
+        self.recorder
+            .change(|trace| trace.blocked.retain(|other| *other != self.failure));
     }
 }
 
@@ -74,7 +69,7 @@ mod tests {
             name: "pod".into(),
         };
         let recorder = TraceRecorder::new(pod, Cause::Deleted, LATE, None);
-        let call = report_if_late(&recorder, (Step::Sandbox, "s"), LATE, "StopPodSandbox", sleep(LATE * 3));
+        let call = report_if_late(&recorder, (Step::Sandbox, "s"), "StopPodSandbox", sleep(LATE * 3));
         tokio::join!(call, async {
             sleep(LATE / 2).await;
             assert!(recorder.trace().blocked.is_empty());

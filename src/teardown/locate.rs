@@ -1,5 +1,7 @@
 //! Locates a pod's cgroups and directory on the node.
 
+use std::sync::Arc;
+
 use crate::{
     model::{
         failure::Failure,
@@ -11,7 +13,7 @@ use crate::{
         effects::{Effects, Outcome},
         pod_dir::PodDir,
     },
-    teardown::context::Context,
+    teardown::{attempt::Worker, context::Context},
 };
 
 /// The pod's cgroups that exist. Blocks.
@@ -22,13 +24,9 @@ pub fn cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCgroup>, Vec<
     cgroups_of(&context.node.cgroups, &context.node.cgroup_root, &view.pod.uid)
 }
 
-/// As [`cgroups`], without blocking.
-pub async fn find_cgroups(context: &Context, view: &PodView) -> Result<Vec<PodCgroup>, Vec<Failure>> {
-    let (cgroups, root) = (context.node.cgroups.clone(), context.node.cgroup_root.clone());
-    let uid = view.pod.uid.clone();
-    let find = move |_: &Effects| cgroups_of(&cgroups, &root, &uid);
-    let found = context.node.effects.run_blocking(find).await;
-    found.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]))
+fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> Result<Vec<PodCgroup>, Vec<Failure>> {
+    let found = cgroups.of_pod(root, uid.as_str());
+    found.map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
 }
 
 /// Thaws the pod's cgroups. Returns all failures: none keeps another cgroup frozen.
@@ -38,31 +36,34 @@ pub async fn thaw_cgroups(context: &Context, view: &PodView) -> (Outcome, Vec<Fa
     let thaw = move |effects: &Effects| {
         let mut done = Outcome::Nothing;
         let mut failures = Vec::new();
-        match possible_cgroups(&cgroups, &root, &uid) {
-            Ok(possible) => {
-                for cgroup in possible {
-                    let (thawed, faults) = cgroups.thaw(&cgroup, effects);
-                    done = done.and(thawed);
-                    failures.extend(faults.into_iter().map(|fault| fault.failure(Step::Cgroup)));
-                }
-            }
-            Err(more) => failures = more,
+        for cgroup in cgroups_of(&cgroups, &root, &uid)? {
+            let (thawed, faults) = cgroups.thaw(&cgroup, effects);
+            done = done.and(thawed);
+            failures.extend(faults.into_iter().map(|fault| fault.failure(Step::Cgroup)));
         }
-        (done, failures)
+        Ok((done, failures))
     };
     let thawed = context.node.effects.run_blocking(thaw).await;
-    thawed.unwrap_or_else(|why| (Outcome::Nothing, vec![Failure::new(Step::Cgroup, "", why)]))
+    let thawed = thawed.unwrap_or_else(|why| Err(vec![Failure::new(Step::Cgroup, "", why)]));
+    thawed.unwrap_or_else(|failures| (Outcome::Nothing, failures))
 }
 
-fn cgroups_of(cgroups: &Cgroups, root: &str, uid: &PodUid) -> Result<Vec<PodCgroup>, Vec<Failure>> {
-    let mut found = possible_cgroups(cgroups, root, uid)?;
-    found.retain(|cgroup| cgroups.exists(cgroup));
-    Ok(found)
-}
-
-fn possible_cgroups(cgroups: &Cgroups, root: &str, uid: &PodUid) -> Result<Vec<PodCgroup>, Vec<Failure>> {
-    let possible = cgroups.possible_pod_cgroups(root, uid.as_str());
-    possible.map_err(|error| vec![Failure::new(Step::Cgroup, "", error)])
+/// Kills all processes in the pod's cgroups. Returns all failures: none keeps those in another cgroup alive.
+pub(super) async fn kill_cgroups(worker: &Worker, view: &Arc<PodView>) -> (Outcome, Vec<Failure>) {
+    let (mut killed, mut failures) = (Outcome::Nothing, Vec::new());
+    let node = &worker.context.node;
+    match worker.on_node(view, Step::Cgroup, cgroups).await {
+        Ok(found) => {
+            for cgroup in found {
+                match node.cgroups.kill(&cgroup, &node.effects).await {
+                    Ok(done) => killed = killed.and(done),
+                    Err(faults) => failures.extend(faults.iter().map(|fault| fault.failure(Step::Cgroup))),
+                }
+            }
+        }
+        Err(more) => failures = more,
+    }
+    (killed, failures)
 }
 
 /// The pod's directory, which need not exist.

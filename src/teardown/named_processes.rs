@@ -6,7 +6,12 @@ use futures::future::{join, join_all};
 
 use super::{context::Context, runtime_state::NamedProcess};
 use crate::{
-    model::pod::PodUid,
+    journal::KnownProcess,
+    model::{
+        failure::Failure,
+        pod::{PodUid, PodView},
+        trace::Step,
+    },
     node::{
         cri::types::RuntimePod,
         processes::{Owner, Process, Shim, shims},
@@ -106,9 +111,9 @@ impl NamedPids {
         let shims = shims(proc, &owner.ids);
         let named_pids: Vec<i32> = pids.iter().filter_map(|it| it.pid.clone().ok().flatten()).collect();
         let other_shim = shims.iter().flatten().find(|shim| !shim.is_of_processes());
-        let runs = |found: Process| match (&shims, other_shim) {
-            (Err(error), _) => (unreadable(found.pid, error), None),
-            (Ok(_), Some(shim)) => (NamedProcess::Virtual(format!("{found} below {shim}")), None),
+        let runs = |what: &str, found: Process| match (&shims, other_shim) {
+            (Err(error), _) => (unreadable(what, found.pid, error), None),
+            (Ok(_), Some(shim)) => (may_be_virtual(what, &format!("{found} below {shim}")), None),
             (Ok(_), None) => {
                 let process = NamedProcess::Runs {
                     process: found.to_string(),
@@ -129,15 +134,18 @@ impl NamedPids {
             let found = match pid {
                 // A sandbox needs no process: CRI-O has none by default.
                 Ok(None) if is_sandbox => Vec::new(),
-                Ok(None) => vec![(NamedProcess::None, None)],
+                Ok(None) => vec![(none(&what), None)],
                 Ok(Some(pid)) => vec![match Process::find(proc, pid, started_by(&id)) {
-                    Ok(Some(found)) => runs(found),
+                    Ok(Some(found)) => runs(&what, found),
                     Ok(None) => (NamedProcess::Exited(format!("process {pid}")), None),
-                    Err(error) => (unreadable(pid, &error), None),
+                    Err(error) => (unreadable(&what, pid, &error), None),
                 }],
                 Err(why) => match shims.iter().flatten().find(|shim| is_sandbox && shim.id == id) {
-                    Some(shim) => below(shim, &named_pids, &owner, runs),
-                    None => vec![(NamedProcess::Unreadable(why), None)],
+                    Some(shim) if !shim.is_of_processes() => {
+                        vec![(may_be_virtual(&what, &format!("a process of {shim}")), None)]
+                    }
+                    Some(shim) => below(shim, &named_pids, &owner, |child| runs(&what, child)),
+                    None => vec![(not_known(&what, &why), None)],
                 },
             };
             all.extend(found.into_iter().map(|(process, running)| Named {
@@ -156,6 +164,45 @@ impl NamedPids {
     }
 }
 
+// === impl NamedProcesses ===
+
+impl NamedProcesses {
+    /// Records the running processes that the runtime itself names, with proof: when a shim dies, the runtime reports its containers
+    /// as exited, although their processes may run.
+    pub fn record(&self, context: &Context, uid: &PodUid) {
+        let boot_id = context.node.clock.boot_id();
+        let known = self.all.iter().filter(|named| named.is_named).filter_map(|named| {
+            let process = named.proven()?;
+            Some(KnownProcess {
+                what: named.what.clone(),
+                pid: process.pid,
+                start: process.start,
+                boot_id: boot_id.to_owned(),
+            })
+        });
+        context.journal.record_processes(uid, known.collect());
+    }
+}
+
+/// The recorded processes of this pod that run, each with what it is of, such as `container main`. Blocks.
+///
+/// # Errors
+/// When one of them cannot be read.
+pub fn known(context: &Context, view: &PodView) -> Result<Vec<(String, Process)>, Vec<Failure>> {
+    let (proc, boot_id) = (&context.node.storage.proc, context.node.clock.boot_id());
+    let mut running = Vec::new();
+    let known = context.journal.read(&view.pod.uid, |entry| entry.processes.clone());
+    for known in known.into_iter().filter(|known| known.boot_id == boot_id) {
+        let found = Process::find(proc, known.pid, Duration::MAX).map_err(|error| {
+            let why = format!("process {} of {} cannot be read: {error}", known.pid, known.what);
+            Failure::new(Step::Kill, "", why)
+        })?;
+        let same = found.filter(|process| process.start == known.start);
+        running.extend(same.map(|process| (known.what, process)));
+    }
+    Ok(running)
+}
+
 /// What runs below the shim of a sandbox that hangs: the runtime then names no process of the sandbox. A child that has left the
 /// pod's cgroups is not killed: in a pod with the host's PIDs, it may be a service that the node needs.
 fn below(
@@ -164,21 +211,12 @@ fn below(
     owner: &Owner,
     runs: impl Fn(Process) -> (NamedProcess, Option<Process>),
 ) -> Vec<(NamedProcess, Option<Process>)> {
-    if !shim.is_of_processes() {
-        return vec![(NamedProcess::Virtual(format!("a process of {shim}")), None)];
-    }
     let children = shim.children.iter().filter(|child| !named_pids.contains(&child.pid));
     let found = children.cloned().map(|child| match child.is_in_cgroup_of(owner) {
         true => runs(child),
         false => {
-            let process = child.to_string();
-            (
-                NamedProcess::Runs {
-                    process,
-                    is_proven: false,
-                },
-                None,
-            )
+            let (process, is_proven) = (child.to_string(), false);
+            (NamedProcess::Runs { process, is_proven }, None)
         }
     });
     let running: Vec<_> = found.collect();
@@ -188,8 +226,24 @@ fn below(
     }
 }
 
-fn unreadable(pid: i32, error: &io::Error) -> NamedProcess {
-    NamedProcess::Unreadable(format!("process {pid} cannot be read: {error}"))
+fn none(what: &str) -> NamedProcess {
+    NamedProcess::Unknown(format!(
+        "the runtime reports {what} as running and names no process of it, as VM-based runtimes do: the runtime's state counts"
+    ))
+}
+
+fn may_be_virtual(what: &str, process: &str) -> NamedProcess {
+    NamedProcess::Unknown(format!(
+        "{what} runs as {process}, which may be a virtual machine: the runtime's state counts"
+    ))
+}
+
+fn unreadable(what: &str, pid: i32, error: &io::Error) -> NamedProcess {
+    not_known(what, &format!("process {pid} cannot be read: {error}"))
+}
+
+fn not_known(what: &str, why: &str) -> NamedProcess {
+    NamedProcess::Unknown(format!("whether the process of {what} runs is unknown: {why}"))
 }
 
 fn text<T, E: ToString>(result: Result<T, E>) -> Result<T, String> {
@@ -260,7 +314,8 @@ mod tests {
         ] {
             let found = below_hanging(shim, child);
             let is_exit = |it: &Named| matches!(it.process, NamedProcess::Exited(_));
-            let is_virtual = |it: &Named| matches!(it.process, NamedProcess::Virtual(_));
+            let is_virtual =
+                |it: &Named| matches!(&it.process, NamedProcess::Unknown(why) if why.contains("virtual machine"));
             assert!(
                 found.iter().all(if has_exited { is_exit } else { is_virtual }),
                 "{shim}"

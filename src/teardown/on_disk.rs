@@ -1,53 +1,77 @@
-//! Work on one pod's directory, with its results and failures.
+//! Work on the directories of pods and volumes, which collects its faults.
 
-use std::{ffi::OsStr, ops::AddAssign, path::Path, sync::Arc};
+use std::{ffi::OsStr, path::Path, sync::Arc};
 
 use nix::errno::Errno;
 
-use crate::node::{
-    dirs::Dir,
-    effects::{Effects, Outcome},
-    fault::{Cause, Fault},
-    mounts::{MountTable, Mounts, StillMounted, UnmountReport},
-    pod_dir::{PodDir, VolumeDir, names},
+use super::volumes::storage::Storage;
+use crate::{
+    model::failure::ok_if_empty,
+    node::{
+        dirs::Dir,
+        effects::{Effects, Outcome},
+        fault::{Cause, Fault},
+        mounts::{MountTable, Mounts},
+        pod_dir::{PodDir, names},
+    },
 };
-
-/// Results of work on the disk: everything was removed.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct DiskReport {
-    /// Own unmounts. Propagation may have removed other mounts.
-    pub unmounted: usize,
-    /// Removed trees, files and directories.
-    pub removed: usize,
-}
 
 /// Work on one directory.
 pub(crate) struct Work<'a> {
     pub dir: &'a Dir,
     pub effects: &'a Effects,
-    pub report: DiskReport,
     pub faults: Vec<Fault>,
 }
 
-/// Runs `work` on a thread: an unmount may hang on a server that does not answer.
-pub(super) async fn blocking<T: Send + 'static>(
-    pod: &PodDir,
-    effects: &Effects,
-    work: impl FnOnce(&PodDir, &Effects) -> Result<T, Vec<Fault>> + Send + 'static,
-) -> Result<T, Vec<Fault>> {
-    let pod = pod.clone();
-    let path = pod.path().to_owned();
-    let result = effects.run_blocking(move |effects| work(&pod, effects)).await;
-    result.unwrap_or_else(|why| Err(vec![Fault::new("work on", path, why)]))
+/// Removes the pod's directory, after its object is deleted.
+///
+/// # Errors
+/// If a volume is left, anything is mounted below, or a removal fails.
+pub async fn remove_pod_dir(pod: &PodDir, storage: &Arc<Storage>) -> Result<(), Vec<Fault>> {
+    let removed = pod.clone();
+    let remove = move |storage: &Storage| remove(&removed, storage);
+    storage.run_blocking("remove", pod.path(), remove).await
 }
 
-// === impl DiskReport ===
-
-impl AddAssign for DiskReport {
-    fn add_assign(&mut self, more: Self) {
-        self.unmounted += more.unmounted;
-        self.removed += more.removed;
+fn remove(pod: &PodDir, storage: &Storage) -> Result<(), Vec<Fault>> {
+    let left = pod.leftovers(&storage.mounts)?.into_iter();
+    let left: Vec<_> = left.map(|path| Fault::new("remove", path, Cause::StillThere)).collect();
+    if !left.is_empty() {
+        return Err(left);
     }
+    let Some(parent) = pod.open_parent()? else {
+        return Ok(());
+    };
+    let Some(dir) = parent.open_below(pod.uid())? else {
+        return Ok(());
+    };
+    let mut work = Work::on(&dir, &storage.effects);
+    for name in dir.names()? {
+        match name.to_str() {
+            // Directories of data must be empty: a volume that appears meanwhile stops the removal.
+            Some(names::VOLUMES | names::DEVICES | names::SUBPATHS) => {
+                work.record(remove_empty_levels(&dir, &name, &storage.effects));
+            }
+            _ => {
+                let removed = dir.remove_tree(&name, &storage.effects);
+                work.faults.extend(removed.err().into_iter().flatten());
+            }
+        }
+    }
+    if work.faults.is_empty() {
+        work.record(parent.remove_empty(pod.uid().as_ref(), &storage.effects));
+    }
+    work.done()
+}
+
+/// Removes `name` and the directories directly in it. All must be empty.
+fn remove_empty_levels(dir: &Dir, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
+    if let Some(dir) = dir.open_below(name)? {
+        for plugin in dir.names()? {
+            dir.remove_empty(&plugin, effects)?;
+        }
+    }
+    dir.remove_empty(name, effects)
 }
 
 // === impl Work ===
@@ -57,7 +81,6 @@ impl<'a> Work<'a> {
         Self {
             dir,
             effects,
-            report: DiskReport::default(),
             faults: Vec::new(),
         }
     }
@@ -65,43 +88,21 @@ impl<'a> Work<'a> {
     /// Unmounts everything mounted at or below these paths. Returns the mount table after that; `None` with a fault if it cannot
     /// be read.
     pub fn unmount_all(&mut self, mounts: &Mounts, paths: &[&Path]) -> Option<Arc<MountTable>> {
-        let done = mounts.unmount_all_at(paths, self.effects);
-        self.unmounted(mounts, done)
-    }
-
-    /// As [`Self::unmount_all`], for finished unmounts.
-    pub fn unmounted(&mut self, mounts: &Mounts, done: Result<UnmountReport, StillMounted>) -> Option<Arc<MountTable>> {
-        match done {
-            Ok(done) => {
-                self.report.unmounted += done.unmounted;
-                Some(done.table)
-            }
+        match mounts.unmount_all_at(paths, self.effects) {
+            Ok(table) => Some(table),
             Err(still) => {
-                self.report.unmounted += still.report.unmounted;
-                self.faults.extend(still.faults);
+                self.faults.extend(still);
                 mounts.read().ok()
             }
         }
-    }
-
-    /// Removes the volume's directory with its content.
-    pub fn remove_volume(&mut self, volume: &VolumeDir) {
-        self.remove_tree(Path::new(names::VOLUMES).join(&volume.plugin), &volume.name);
-    }
-
-    /// Removes `dir/name` with its content.
-    pub fn remove_tree(&mut self, dir: impl AsRef<Path>, name: &OsStr) {
-        self.remove_trees(dir, [name]);
     }
 
     /// Removes these entries of `dir` with their content.
     pub fn remove_trees<N: AsRef<OsStr>>(&mut self, dir: impl AsRef<Path>, names: impl IntoIterator<Item = N>) {
         let Some(dir) = self.below(dir) else { return };
         for name in names {
-            match dir.remove_tree(name.as_ref(), self.effects) {
-                Ok(outcome) => self.count(outcome),
-                Err(faults) => self.faults.extend(faults),
-            }
+            let removed = dir.remove_tree(name.as_ref(), self.effects);
+            self.faults.extend(removed.err().into_iter().flatten());
         }
     }
 
@@ -138,19 +139,9 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Counts the result of a removal.
+    /// Records the fault of a removal.
     pub fn record(&mut self, done: Result<Outcome, Fault>) {
-        match done {
-            Ok(outcome) => self.count(outcome),
-            Err(fault) => self.faults.push(fault),
-        }
-    }
-
-    pub fn count(&mut self, outcome: Outcome) {
-        match outcome {
-            Outcome::Done => self.report.removed += 1,
-            Outcome::Nothing => {}
-        }
+        self.faults.extend(done.err());
     }
 
     /// A subdirectory; `None` if it does not exist or cannot be opened.
@@ -162,11 +153,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    pub fn done(self) -> Result<DiskReport, Vec<Fault>> {
-        if self.faults.is_empty() {
-            Ok(self.report)
-        } else {
-            Err(self.faults)
-        }
+    pub fn done(self) -> Result<(), Vec<Fault>> {
+        ok_if_empty(self.faults)
     }
 }

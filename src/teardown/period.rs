@@ -6,7 +6,15 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+
+/// Shortest timeout of a stop: with less a container could not react to its signal.
+pub(super) const MIN_STOP: Duration = Duration::from_secs(2);
+/// Time until a container that is stopped with the shortest timeout gets its SIGKILL.
+pub const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1));
 
 /// A pod's grace period.
 #[derive(Debug)]
@@ -27,22 +35,13 @@ struct RunningPeriod {
 // === impl Period ===
 
 impl Period {
-    /// A period that has not begun.
-    pub fn new(grace: Duration) -> Self {
-        Self::with_used(grace, Duration::ZERO, false)
-    }
-
-    /// A period that began in an earlier run of the agent.
-    pub fn resumed(grace: Duration, used_before: Duration) -> Self {
-        Self::with_used(grace, used_before, true)
-    }
-
-    fn with_used(grace: Duration, used_before: Duration, has_begun: bool) -> Self {
+    /// `used_before`: what has passed of it, if it began in an earlier run of the agent.
+    pub fn new(grace: Duration, used_before: Option<Duration>) -> Self {
         let state = RunningPeriod {
             grace,
             began: Instant::now(),
-            used_before,
-            has_begun,
+            used_before: used_before.unwrap_or_default(),
+            has_begun: used_before.is_some(),
         };
         Self {
             deadline: watch::Sender::new(state.deadline()),
@@ -111,6 +110,22 @@ impl RunningPeriod {
     }
 }
 
+/// Returns when the deadline has passed, even if it changes meanwhile.
+pub async fn wait_for_deadline(mut deadline: watch::Receiver<Instant>) {
+    loop {
+        let at = *deadline.borrow_and_update();
+        tokio::select! {
+            // It only becomes earlier: a passed deadline stays passed.
+            biased;
+            () = sleep_until(at) => return,
+            changed = deadline.changed() => if changed.is_err() {
+                sleep_until(at).await;
+                return;
+            },
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use tokio::time::advance;
@@ -123,7 +138,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn grace_period_begins_once_with_the_first_effect() {
-        let period = Period::new(secs(30));
+        let period = Period::new(secs(30), None);
         advance(secs(100)).await;
         assert!(period.begin());
         let deadline = period.deadline();
@@ -135,17 +150,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn resumed_grace_period_does_not_begin_again() {
-        let period = Period::resumed(secs(30), secs(20));
+        let period = Period::new(secs(30), Some(secs(20)));
         advance(secs(4)).await;
         assert!(!period.begin());
         assert_eq!(period.deadline(), Instant::now() + secs(6));
-        let late = Period::resumed(secs(30), secs(60));
+        let late = Period::new(secs(30), Some(secs(60)));
         assert_eq!(late.deadline(), Instant::now());
     }
 
     #[tokio::test(start_paused = true)]
     async fn grace_period_only_gets_shorter() {
-        let period = Period::new(secs(30));
+        let period = Period::new(secs(30), None);
         assert!(period.begin() && !period.shorten(secs(40)) && !period.shorten(secs(30)));
         advance(secs(5)).await;
         assert!(period.shorten(secs(12)));

@@ -4,25 +4,28 @@
 //! A shim may hang, or lack the program that it calls. Then each stop fails or hangs, and the runtime keeps reporting the
 //! containers as running, also after their exit.
 
-use std::time::Duration;
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use crate::words::some_of;
+use crate::{node::cri::types::RuntimePod, words::some_of};
 
 /// How long stops must have failed after the grace period before this agent kills the pod's processes, and how long the kernel must
 /// show that nothing runs.
 pub const SETTLES: Duration = Duration::from_secs(30);
+/// How often the kernel's state is checked while a stop is in progress, and how often the stop is retried while this agent is about
+/// to kill, or waits for the proof that nothing runs.
+pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
 /// The process of a container or sandbox that the runtime reports as running.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NamedProcess {
-    /// The runtime names none, as runtimes with virtual machines do.
-    None,
-    /// It runs, and may be a virtual machine: its shim is not one of processes.
-    Virtual(String),
-    /// The process cannot be read.
-    Unreadable(String),
+    /// It may run, for this reason: the runtime names none, it cannot be read, or it may be a virtual machine.
+    Unknown(String),
     /// It runs.
     Runs {
         /// PID, command and cgroup.
@@ -60,17 +63,6 @@ pub struct RuntimeEvidence {
     pub has_settled: bool,
 }
 
-/// Since when the pod should have stopped.
-#[derive(Debug, Clone, Copy)]
-pub struct StopTimes {
-    /// End of the grace period.
-    pub deadline: Instant,
-    /// When this agent requested the stop, or could do so again. It has not succeeded since.
-    pub requested: Instant,
-    /// How long stops had failed before, until this agent could not act any more.
-    pub failed_before: Duration,
-}
-
 /// Whether the state of the runtime or of the kernel counts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StateDecision {
@@ -84,97 +76,64 @@ pub enum StateDecision {
     Kernel(String),
 }
 
-/// How long the kernel has shown that nothing runs, while this agent could act.
+/// State over all checks of one pod.
 #[derive(Debug, Default)]
-pub struct Settling {
-    since: Option<Instant>,
-    before: Duration,
+pub(super) struct RuntimeState(Mutex<StopChecks>);
+
+#[derive(Debug, Default)]
+pub(super) struct StopChecks {
+    /// Since when the kernel has shown that nothing runs.
+    settles_since: Option<Instant>,
+    /// How long it had shown that before this agent could not act.
+    settled_before: Duration,
+    /// When each container and sandbox was first seen running, since boot. A process that started later has reused its PID.
+    pub first_seen: BTreeMap<String, Duration>,
+    /// When only the network could not be taken down for the first time.
+    network_failed_since: Option<Instant>,
+    /// When a stop was requested, or could be requested again. It has not succeeded since.
+    requested: Option<Instant>,
+    /// How long stops had failed before this agent could not act any more.
+    failed_before: Duration,
+    /// When the state must be checked again, in this attempt or the next one.
+    pub next_check: Option<Instant>,
+    /// What was killed last, so that a kill that is repeated is reported once.
+    pub killed: Option<String>,
 }
 
-// === impl StopTimes ===
+// === impl StopChecks ===
 
-impl StopTimes {
-    /// When this agent kills what the runtime has not killed.
-    fn kill_at(self) -> Instant {
-        self.deadline.max(self.requested) + SETTLES.saturating_sub(self.failed_before)
+impl StopChecks {
+    /// Decides by the state `now`, and when it is checked again. `deadline` is the end of the grace period.
+    pub fn judge(&mut self, facts: &RuntimeEvidence, deadline: Instant, now: Instant) -> StateDecision {
+        let requested = *self.requested.get_or_insert(now);
+        let decision = if facts.running.is_empty() || now < deadline {
+            StateDecision::Runtime("the grace period has not expired".to_owned())
+        } else if let Some(decision) = shows_processes(facts, || {
+            deadline.max(requested) + SETTLES.saturating_sub(self.failed_before)
+        }) {
+            decision
+        } else {
+            self.settle(facts, now)
+        };
+        if matches!(decision, StateDecision::Runtime(_) | StateDecision::Kill(..)) {
+            self.restart_settling();
+        }
+        let soon = now + INTERVAL;
+        self.next_check = match &decision {
+            StateDecision::Kill(at, _) if *at > now => Some(soon.min(*at)),
+            StateDecision::Kill(..) | StateDecision::Settling(_) => Some(soon),
+            StateDecision::Runtime(_) | StateDecision::Kernel(_) => None,
+        };
+        decision
     }
 
-    /// How long stops have failed after the grace period, up to `now`.
-    pub fn failed_for(self, now: Instant) -> Duration {
-        self.failed_before + now.saturating_duration_since(self.deadline.max(self.requested))
-    }
-}
-
-// === impl Settling ===
-
-impl Settling {
-    /// Decides by the state `now`.
-    pub fn judge(&mut self, facts: &RuntimeEvidence, times: StopTimes, now: Instant) -> StateDecision {
-        let verdict = self.verdict(facts, times, now);
-        if matches!(verdict, StateDecision::Runtime(_) | StateDecision::Kill(..)) {
-            *self = Self::default();
-        }
-        verdict
-    }
-
-    /// This agent cannot act from `now` on.
-    pub fn pause(&mut self, now: Instant) {
-        self.before += self
-            .since
-            .take()
-            .map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
-    }
-
-    fn verdict(&mut self, facts: &RuntimeEvidence, times: StopTimes, now: Instant) -> StateDecision {
-        if facts.running.is_empty() || now < times.deadline {
-            return StateDecision::Runtime("the grace period has not expired".to_owned());
-        }
-        let (mut exited, mut runs, mut unproven) = (Vec::new(), Vec::new(), None);
-        for (what, process) in &facts.running {
-            match process {
-                NamedProcess::Exited(process) => exited.push(format!("{what} ({process})")),
-                NamedProcess::Runs {
-                    process,
-                    is_proven: true,
-                } => runs.push(format!("{what} runs as {process}")),
-                NamedProcess::Runs { process, .. } => {
-                    unproven.get_or_insert_with(|| format!(
-                        "{what} runs as {process}, and this agent does not kill that: neither its cgroup nor its parent proves that \
-                         it is the pod's. If it is, kill it by hand; if not, restart the container runtime"
-                    ));
-                }
-                NamedProcess::None => {
-                    return StateDecision::Runtime(format!(
-                        "the runtime reports {what} as running and names no process of it, as VM-based runtimes do: the runtime's \
-                         state counts"
-                    ));
-                }
-                NamedProcess::Virtual(process) => {
-                    return StateDecision::Runtime(format!(
-                        "{what} runs as {process}, which may be a virtual machine: the runtime's state counts"
-                    ));
-                }
-                NamedProcess::Unreadable(why) => {
-                    return StateDecision::Runtime(format!("whether the process of {what} runs is unknown: {why}"));
-                }
-            }
-        }
-        let exited = exited.join(", ");
-        if facts.processes == Processes::Others {
-            return StateDecision::Runtime(
-                "the pod's cgroups have processes of no known container or sandbox".to_owned(),
-            );
-        }
-        if runs.is_empty() && facts.processes == Processes::OfRuntime {
-            runs.push("processes are in the cgroups of its containers and sandboxes".to_owned());
-        }
-        if !runs.is_empty() {
-            let why = format!("the runtime has not stopped the pod: {}", some_of(runs));
-            return StateDecision::Kill(times.kill_at(), why);
-        }
-        if let Some(unproven) = unproven {
-            return StateDecision::Runtime(unproven);
-        }
+    /// Nothing runs: the kernel's state counts once it has shown that for long enough.
+    fn settle(&mut self, facts: &RuntimeEvidence, now: Instant) -> StateDecision {
+        let exited = facts.running.iter().filter_map(|(what, process)| match process {
+            NamedProcess::Exited(process) => Some(format!("{what} ({process})")),
+            NamedProcess::Unknown(_) | NamedProcess::Runs { .. } => None,
+        });
+        let exited = exited.collect::<Vec<_>>().join(", ");
         // If the runtime, too, shows that all containers have exited, no cgroup is needed to show that.
         if facts.processes == Processes::NoCgroup && facts.has_containers && !facts.has_settled {
             return StateDecision::Runtime(format!(
@@ -184,12 +143,101 @@ impl Settling {
         let wrong = format!(
             "the runtime still reports these as running, and they have exited: {exited}; a restart of the container runtime corrects its state"
         );
-        let since = *self.since.get_or_insert(now);
-        if facts.has_settled || self.before + now.saturating_duration_since(since) >= SETTLES {
+        let since = *self.settles_since.get_or_insert(now);
+        if facts.has_settled || self.settled_before + now.saturating_duration_since(since) >= SETTLES {
             StateDecision::Kernel(wrong)
         } else {
             StateDecision::Settling(wrong)
         }
+    }
+
+    /// The kernel does not show any more that nothing runs.
+    pub fn restart_settling(&mut self) {
+        (self.settles_since, self.settled_before) = (None, Duration::ZERO);
+    }
+
+    /// This agent cannot act from `now` on.
+    fn pause(&mut self, deadline: Instant, now: Instant) {
+        let passed = |since: Instant| now.saturating_duration_since(since);
+        self.settled_before += self.settles_since.take().map_or(Duration::ZERO, passed);
+        let requested = self.requested.take();
+        self.failed_before += requested.map_or(Duration::ZERO, |requested| passed(deadline.max(requested)));
+        self.next_check = None;
+    }
+}
+
+/// The decision if anything of the pod runs, or may run. `kill_at`: when this agent kills what the runtime has not killed.
+fn shows_processes(facts: &RuntimeEvidence, kill_at: impl FnOnce() -> Instant) -> Option<StateDecision> {
+    let (mut runs, mut unproven) = (Vec::new(), None);
+    for (what, process) in &facts.running {
+        match process {
+            NamedProcess::Unknown(why) => return Some(StateDecision::Runtime(why.clone())),
+            NamedProcess::Runs {
+                process,
+                is_proven: true,
+            } => runs.push(format!("{what} runs as {process}")),
+            NamedProcess::Runs { process, .. } => {
+                unproven.get_or_insert_with(|| {
+                    StateDecision::Runtime(format!(
+                        "{what} runs as {process}, and this agent does not kill that: neither its cgroup nor its parent proves that \
+                         it is the pod's. If it is, kill it by hand; if not, restart the container runtime"
+                    ))
+                });
+            }
+            NamedProcess::Exited(_) => {}
+        }
+    }
+    if facts.processes == Processes::Others {
+        let why = "the pod's cgroups have processes of no known container or sandbox";
+        return Some(StateDecision::Runtime(why.to_owned()));
+    }
+    if runs.is_empty() && facts.processes == Processes::OfRuntime {
+        runs.push("processes are in the cgroups of its containers and sandboxes".to_owned());
+    }
+    if runs.is_empty() {
+        return unproven;
+    }
+    let why = format!("the runtime has not stopped the pod: {}", some_of(runs));
+    Some(StateDecision::Kill(kill_at(), why))
+}
+
+// === impl RuntimeState ===
+
+impl RuntimeState {
+    /// Records the containers and sandboxes that the runtime reports as running, `since_boot`.
+    pub fn record_running(&self, runtime_pod: &RuntimePod, since_boot: Duration) {
+        let mut seen = self.lock();
+        let containers = runtime_pod.possibly_running().map(|it| &it.id);
+        let ready = runtime_pod.sandboxes.iter().filter(|it| it.is_ready());
+        for id in containers.chain(ready.map(|it| &it.id)) {
+            seen.first_seen.entry(id.clone()).or_insert(since_boot);
+        }
+    }
+
+    /// When this was called first.
+    pub fn network_failed_since(&self) -> Instant {
+        *self.lock().network_failed_since.get_or_insert_with(Instant::now)
+    }
+
+    /// Records that a stop is requested.
+    pub fn begin_stop(&self) {
+        self.lock().requested.get_or_insert_with(Instant::now);
+    }
+
+    /// Stops the clocks of failing stops and of the proof that nothing runs. Called while this agent may not act. They continue later:
+    /// between the starts of a kubelet that never works, this agent has only some seconds each time.
+    pub fn pause(&self, deadline: Instant) {
+        self.lock().pause(deadline, Instant::now());
+    }
+
+    /// Time until the next attempt at the latest, if this agent is about to act.
+    pub fn next_check(&self) -> Option<Duration> {
+        let at = self.lock().next_check.take()?;
+        Some(at.saturating_duration_since(Instant::now()))
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, StopChecks> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -224,11 +272,10 @@ mod tests {
     }
 
     /// The stop was requested long before the end of the grace period, which is `deadline`.
-    fn times(deadline: Instant) -> StopTimes {
-        StopTimes {
-            deadline,
-            requested: deadline - SETTLES * 3,
-            failed_before: Duration::ZERO,
+    fn requested_before(deadline: Instant) -> StopChecks {
+        StopChecks {
+            requested: Some(deadline - SETTLES * 3),
+            ..StopChecks::default()
         }
     }
 
@@ -239,27 +286,27 @@ mod tests {
     #[test]
     fn kernel_counts_when_nothing_has_run_for_30_seconds_after_the_grace_period() {
         let (deadline, exited) = (now(), facts(exited(), Processes::None));
-        let mut settling = Settling::default();
-        let mut at = |seconds: u64| settling.judge(&exited, times(deadline), deadline + Duration::from_secs(seconds));
+        let mut checks = requested_before(deadline);
+        let mut at = |seconds: u64| checks.judge(&exited, deadline, deadline + Duration::from_secs(seconds));
         assert!(
             matches!(at(0), StateDecision::Settling(why) if why.contains("side (process 8)") && why.contains("restart"))
         );
         assert!(matches!(at(29), StateDecision::Settling(_)));
         assert!(matches!(at(30), StateDecision::Kernel(_)));
-        let before = Settling::default().judge(&exited, times(deadline), deadline - Duration::from_secs(1));
+        let before = requested_before(deadline).judge(&exited, deadline, deadline - Duration::from_secs(1));
         assert!(matches!(before, StateDecision::Runtime(_)));
     }
 
     #[test]
     fn time_in_which_this_agent_cannot_act_does_not_count_and_what_came_before_does() {
         let (deadline, exited) = (now(), facts(exited(), Processes::None));
-        let mut settling = Settling::default();
+        let mut checks = requested_before(deadline);
         for (from, decides) in [(0, false), (100, false), (200, true)] {
             let from = deadline + Duration::from_secs(from);
-            settling.judge(&exited, times(deadline), from);
-            let verdict = settling.judge(&exited, times(deadline), from + SETTLES / 3);
+            checks.judge(&exited, deadline, from);
+            let verdict = checks.judge(&exited, deadline, from + SETTLES / 3);
             assert_eq!(matches!(verdict, StateDecision::Kernel(_)), decides, "{verdict:?}");
-            settling.pause(from + SETTLES / 3);
+            checks.pause(deadline, from + SETTLES / 3);
         }
     }
 
@@ -270,14 +317,14 @@ mod tests {
         for seen in [
             facts(runs(true), Processes::None),
             facts(runs(false), Processes::None),
-            facts(NamedProcess::Unreadable("no".to_owned()), Processes::None),
+            facts(NamedProcess::Unknown("no".to_owned()), Processes::None),
             facts(exited(), Processes::Others),
             facts(exited(), Processes::OfRuntime),
         ] {
-            let mut settling = Settling::default();
-            settling.judge(&nothing, times(deadline), deadline);
-            settling.judge(&seen, times(deadline), deadline + SETTLES);
-            let verdict = settling.judge(&nothing, times(deadline), deadline + SETTLES);
+            let mut checks = requested_before(deadline);
+            checks.judge(&nothing, deadline, deadline);
+            checks.judge(&seen, deadline, deadline + SETTLES);
+            let verdict = checks.judge(&nothing, deadline, deadline + SETTLES);
             assert!(matches!(verdict, StateDecision::Settling(_)), "{seen:?}");
         }
     }
@@ -287,26 +334,21 @@ mod tests {
         let deadline = now();
         let much_later = deadline + SETTLES * 100;
         for (facts, words) in [
-            (facts(NamedProcess::None, Processes::OfRuntime), "names no process"),
-            (
-                facts(NamedProcess::Virtual("process 8".to_owned()), Processes::OfRuntime),
-                "may be a virtual machine",
-            ),
             (
                 facts(runs(false), Processes::None),
                 "side runs as process 8 \"app\" in cgroup /x, and this agent does not kill that",
             ),
             (
-                facts(NamedProcess::Unreadable("it hangs".to_owned()), Processes::OfRuntime),
+                facts(NamedProcess::Unknown("it hangs".to_owned()), Processes::OfRuntime),
                 "it hangs",
             ),
             (facts(exited(), Processes::NoCgroup), "no cgroup"),
             (facts(exited(), Processes::Others), "no known container"),
             (facts(runs(true), Processes::Others), "no known container"),
         ] {
-            let mut settling = Settling::default();
-            settling.judge(&facts, times(deadline), deadline);
-            let verdict = settling.judge(&facts, times(deadline), much_later);
+            let mut checks = requested_before(deadline);
+            checks.judge(&facts, deadline, deadline);
+            let verdict = checks.judge(&facts, deadline, much_later);
             assert!(
                 matches!(&verdict, StateDecision::Runtime(why) if why.contains(words)),
                 "{verdict:?}"
@@ -335,7 +377,7 @@ mod tests {
                 "in the cgroups of its containers",
             ),
         ] {
-            let before = Settling::default().judge(&facts, times(deadline), deadline - Duration::from_secs(1));
+            let before = requested_before(deadline).judge(&facts, deadline, deadline - Duration::from_secs(1));
             assert!(matches!(before, StateDecision::Runtime(_)), "{before:?}");
             // A first request after the grace period, such as after a restart of this agent, gets the 30 seconds, too.
             for (requested, failed_before, at) in [
@@ -349,12 +391,12 @@ mod tests {
                 ),
                 (deadline + SETTLES * 2, SETTLES * 2, deadline + SETTLES * 2),
             ] {
-                let times = StopTimes {
-                    deadline,
-                    requested,
+                let mut checks = StopChecks {
+                    requested: Some(requested),
                     failed_before,
+                    ..StopChecks::default()
                 };
-                let verdict = Settling::default().judge(&facts, times, deadline + SETTLES * 2);
+                let verdict = checks.judge(&facts, deadline, deadline + SETTLES * 2);
                 assert!(
                     matches!(&verdict, StateDecision::Kill(kill_at, why) if *kill_at == at && why.contains(words)),
                     "{verdict:?}"
@@ -371,9 +413,9 @@ mod tests {
             has_containers: false,
             ..facts(exited(), Processes::NoCgroup)
         };
-        let mut settling = Settling::default();
-        settling.judge(&facts, times(deadline), deadline);
-        let verdict = settling.judge(&facts, times(deadline), deadline + SETTLES);
+        let mut checks = requested_before(deadline);
+        checks.judge(&facts, deadline, deadline);
+        let verdict = checks.judge(&facts, deadline, deadline + SETTLES);
         assert!(matches!(verdict, StateDecision::Kernel(_)), "{verdict:?}");
     }
 
@@ -385,7 +427,7 @@ mod tests {
                 has_settled: true,
                 ..facts(process, processes)
             };
-            Settling::default().judge(&facts, times(deadline), deadline)
+            requested_before(deadline).judge(&facts, deadline, deadline)
         };
         assert!(matches!(
             settled(exited(), Processes::NoCgroup),

@@ -2,46 +2,35 @@
 //!
 //! `observed → container lists → phase → (after cleanup: unknown exits) → conditions → wanted → patch`
 //!
-//! [`generate`] returns the wanted status, and [`patch`] the smallest patch of the live object. Neither waits, reads or sends
+//! [`generate`] returns the wanted status, and [`patch()`] the smallest patch of the same object. Neither waits, reads or sends
 //! anything. Reasons and short forms of condition messages are the kubelet's, so that a handover changes no object.
 
-mod absent;
-mod addresses;
 mod conditions;
 mod containers;
-mod deadline;
-mod index;
 mod input;
-mod instance;
-mod merge;
-mod message;
 mod normalize;
 mod patch;
 mod phase;
-mod phase_decision;
-mod readiness;
-mod restart;
-mod slot;
-mod tally;
-mod terminated;
-mod transition;
 
 #[cfg(test)]
 mod tests;
 
-use k8s_openapi::api::core::v1::PodStatus;
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::{PodIP, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
+use crate::node::cri::types::SandboxState;
+
 use conditions::observed_generation;
+use normalize::normalize;
+use phase::{FAILED, PhaseDecision};
 
 #[cfg(feature = "agent")]
 pub use conditions::{DISRUPTION_TARGET, is_set_by_agent};
-
-pub use deadline::REASON as DEADLINE_EXCEEDED;
-pub use input::{StatusInput, StatusStage};
-pub use message::Messages;
+pub use input::{Messages, StatusInput, StatusStage};
 pub use patch::patch;
-pub use phase::Phase;
+pub use phase::{DEADLINE_EXCEEDED, has_terminal_phase};
 
 /// The wanted status. Fields that this agent does not own are those of the API.
 pub fn generate(input: &StatusInput<'_>) -> PodStatus {
@@ -49,20 +38,25 @@ pub fn generate(input: &StatusInput<'_>) -> PodStatus {
         stage: input.stage(),
         ..*input
     };
-    let mut api = input.pod.status.clone().unwrap_or_default();
-    normalize::keep_one_member_per_state(&mut api);
-    let mut lists = containers::lists(input, &api);
-    let mut decision = phase_decision::decide(input, &api, &lists);
+    let no_spec = PodSpec::default();
+    let spec = input.pod.spec.as_ref().unwrap_or(&no_spec);
+    let api = input.pod.status.clone().unwrap_or_default();
+    let mut lists = containers::lists(input, spec, &api);
+    let mut decision = phase::decide(input, spec, &api, &lists);
+    let initialized = conditions::initialized(spec, &api, &lists);
     let decided = decision.clone();
     if input.stage == StatusStage::Terminated {
-        terminated::terminate_remaining(input.pod, &api, &mut lists, &mut decision);
+        lists.terminate_remaining(conditions::was_initialized(input.pod, spec, &api, &lists));
+        if !decision.is_terminal() {
+            decision = PhaseDecision::new(FAILED, "", "");
+        }
     }
     // Conditions follow the decided phase, even while the phase itself is held back: an evicted pod leaves its endpoints before
     // its containers are stopped. If a pod fails only because exit codes are unknown, conditions keep their messages, as with the
     // kubelet.
-    let conditions = conditions::build(input, &api, &lists, &decided);
+    let conditions = conditions::build(input, spec, &api, &lists, &decided, initialized);
     let decision = decision.without_early_terminal_phase(input.stage, &api);
-    let (pod_ip, pod_ips) = addresses::pod_addresses(input, &api);
+    let (pod_ip, pod_ips) = addresses(input, &api);
 
     let mut status = PodStatus {
         conditions: some_unless_empty(conditions),
@@ -78,7 +72,7 @@ pub fn generate(input: &StatusInput<'_>) -> PodStatus {
         start_time: api.start_time.clone().or(Some(Time(input.now))),
         ..api
     };
-    normalize::normalize(input.pod, &mut status);
+    normalize(spec, &mut status);
     status
 }
 
@@ -87,4 +81,29 @@ fn some_unless_empty<T>(mut list: Vec<T>) -> Option<Vec<T>> {
     // A list of one container reserves kilobytes for three more.
     list.shrink_to_fit();
     if list.is_empty() { None } else { Some(list) }
+}
+
+/// `podIP` and `podIPs`: those of the API, else of the newest sandbox, at most one of each family (`sortPodIPs`), or the node's.
+///
+/// The kubelet removes them if it restarts after the sandbox was removed. Here they stay: no other pod may have them while this
+/// one is found by them.
+fn addresses(input: &StatusInput<'_>, api: &PodStatus) -> (Option<String>, Option<Vec<PodIP>>) {
+    if api.pod_ip.as_ref().is_some_and(|ip| !ip.is_empty()) {
+        return (api.pod_ip.clone(), api.pod_ips.clone());
+    }
+    let newest = input.observed.sandboxes.first();
+    let ready = newest.filter(|sandbox| sandbox.state == SandboxState::Ready);
+    let mut ips: Vec<String> = Vec::new();
+    match input.uses_host_network() {
+        true => ips.extend(api.host_ip.clone().filter(|ip| !ip.is_empty())),
+        false => {
+            let parse = |ip: &String| ip.parse::<IpAddr>().ok();
+            let known: Vec<_> = ready.iter().flat_map(|it| &it.ips).filter_map(parse).collect();
+            let node_is_v6 = api.host_ip.as_ref().and_then(parse).is_some_and(|ip| ip.is_ipv6());
+            let first_of = |v6: bool| known.iter().find(|ip| ip.is_ipv6() == v6).map(ToString::to_string);
+            ips.extend([first_of(node_is_v6), first_of(!node_is_v6)].into_iter().flatten());
+        }
+    }
+    let all: Vec<_> = ips.iter().map(|ip| PodIP { ip: ip.clone() }).collect();
+    (ips.into_iter().next(), some_unless_empty(all))
 }

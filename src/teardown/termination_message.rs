@@ -12,7 +12,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
-use thiserror::Error;
 
 use super::status::Messages;
 use crate::node::cri::types::{Container, ContainerState};
@@ -28,100 +27,42 @@ const LOG_WINDOW: u64 = 32 * 1024;
 /// The runtime's reason for a container that could not be started, and has no log.
 const CANNOT_RUN: &str = "ContainerCannotRun";
 
-/// Why a termination message could not be read.
-#[derive(Debug, Error)]
-pub enum Error {
-    /// Open or read failed, and the file exists.
-    #[error("cannot {verb} {path}")]
-    Io {
-        /// The operation.
-        verb: &'static str,
-        /// The path.
-        path: PathBuf,
-        /// The cause.
-        #[source]
-        source: io::Error,
-    },
-    /// It is a directory, a device, a socket or a pipe.
-    #[error("{path} is not a regular file")]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-    },
-}
-
-// === impl Error ===
-
-impl Error {
-    /// In one line, for texts that show no chain of causes.
-    fn with_cause(&self) -> String {
-        match self {
-            Self::Io { source, .. } => format!("{self}: {source}"),
-            Self::NotAFile { .. } => self.to_string(),
-        }
-    }
-}
-
-/// Sources of one container's termination message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TerminationMessage {
-    file: Option<PathBuf>,
-    log: Option<PathBuf>,
-}
-
-// === impl TerminationMessage ===
-
-impl TerminationMessage {
-    /// Reads `file`, and `log` only if the file is missing or empty.
-    #[cfg(test)]
-    pub fn new(file: Option<PathBuf>, log: Option<PathBuf>) -> Self {
-        Self { file, log }
-    }
-
-    /// The sources for this container. The log counts only if its policy allows that and it failed after its start.
-    pub fn for_container(container: &Container) -> Self {
-        let log_counts =
-            container.message_falls_back_to_log && container.exit_code != 0 && container.reason != CANNOT_RUN;
-        let path = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
-        Self {
-            file: container.termination_message_file.as_deref().and_then(path),
-            log: path(&container.log_path).filter(|_| log_counts),
-        }
-    }
-
-    /// The text, empty if there is none. Blocks on local disks only.
-    pub fn read(&self) -> Result<String, Error> {
-        let file = self
-            .file
-            .as_deref()
-            .map(|file| tail(file, FILE_LIMIT))
-            .transpose()?
-            .unwrap_or_default();
-        match &self.log {
-            Some(log) if file.bytes.is_empty() => Ok(end_of_log(&tail(log, LOG_WINDOW)?)),
-            Some(_) | None => Ok(file.text()),
-        }
+/// The termination message of this container; empty if it has none. The log counts only if the container's policy allows that and it
+/// failed after its start. Blocks on local disks only.
+///
+/// # Errors
+/// If a source exists and cannot be read, or is a directory, a device, a socket or a pipe.
+pub fn read(container: &Container) -> Result<String, String> {
+    let path = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
+    let log_counts = container.message_falls_back_to_log && container.exit_code != 0 && container.reason != CANNOT_RUN;
+    let file = container.termination_message_file.as_deref().and_then(path);
+    let file = file
+        .map(|file| tail(&file, FILE_LIMIT))
+        .transpose()?
+        .unwrap_or_default();
+    match path(&container.log_path) {
+        Some(log) if log_counts && file.bytes.is_empty() => Ok(end_of_log(&tail(&log, LOG_WINDOW)?)),
+        Some(_) | None => Ok(file.text()),
     }
 }
 
 /// The messages of all exited containers. If one cannot be read, its message says so, like the kubelet's. The errors are also
 /// returned, for the log.
-pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Messages, Vec<Error>) {
+pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Messages, Vec<String>) {
     let mut messages = Messages::default();
     let mut errors = Vec::new();
     for container in containers
         .into_iter()
         .filter(|container| container.state == ContainerState::Exited)
     {
-        match TerminationMessage::for_container(container).read() {
-            Ok(text) => messages.insert(&container.id, text),
-            Err(error) => {
-                messages.insert(
-                    &container.id,
-                    format!("Termination message lost: {}", error.with_cause()),
-                );
-                errors.push(error);
-            }
+        let text = read(container).unwrap_or_else(|error| {
+            let text = format!("Termination message lost: {error}");
+            errors.push(error);
+            text
+        });
+        // Without a text, one that was read before counts.
+        if !text.is_empty() {
+            messages.insert(container.id.clone(), text);
         }
     }
     (messages, errors)
@@ -152,14 +93,10 @@ impl Tail {
 }
 
 /// At most `limit` bytes from the end of a regular file; empty if it does not exist.
-fn tail(path: &Path, limit: u64) -> Result<Tail, Error> {
-    let io = |verb| {
-        move |source| Error::Io {
-            verb,
-            path: path.to_owned(),
-            source,
-        }
-    };
+fn tail(path: &Path, limit: u64) -> Result<Tail, String> {
+    let path_text = path.display();
+    let not_a_file = || format!("{path_text} is not a regular file");
+    let failed = |error: io::Error| format!("cannot read {path_text}: {error}");
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     let mut file = match File::options().read(true).custom_flags(flags.bits()).open(path) {
         Ok(file) => file,
@@ -168,19 +105,19 @@ fn tail(path: &Path, limit: u64) -> Result<Tail, Error> {
         }
         // Errors of open(2) for a link with O_NOFOLLOW, and for a socket or a device without a driver.
         Err(error) if matches!(error.raw_os_error(), Some(nix::libc::ELOOP | nix::libc::ENXIO)) => {
-            return Err(Error::NotAFile { path: path.to_owned() });
+            return Err(not_a_file());
         }
-        Err(error) => return Err(io("open")(error)),
+        Err(error) => return Err(failed(error)),
     };
-    let metadata = file.metadata().map_err(io("stat"))?;
+    let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(Error::NotAFile { path: path.to_owned() });
+        return Err(not_a_file());
     }
     let start = metadata.len().saturating_sub(limit);
-    file.seek(SeekFrom::Start(start)).map_err(io("seek in"))?;
+    file.seek(SeekFrom::Start(start)).map_err(failed)?;
     let mut bytes = Vec::new();
     // Limited again: the file may grow while it is read.
-    file.take(limit).read_to_end(&mut bytes).map_err(io("read"))?;
+    file.take(limit).read_to_end(&mut bytes).map_err(failed)?;
     Ok(Tail { bytes, cut: start > 0 })
 }
 
@@ -195,9 +132,9 @@ fn end_of_log(tail: &Tail) -> String {
     }
     let skipped = lines.len().saturating_sub(LOG_LINES);
     let mut text = Vec::new();
-    for line in lines.iter().skip(skipped).filter_map(|line| LogLine::parse(line)) {
-        text.extend_from_slice(line.text);
-        if line.is_complete {
+    for (part, is_complete) in lines.iter().skip(skipped).filter_map(|line| text_of_line(line)) {
+        text.extend_from_slice(part);
+        if is_complete {
             text.push(b'\n');
         }
     }
@@ -206,25 +143,12 @@ fn end_of_log(tail: &Tail) -> String {
     Tail { bytes: text, cut }.text()
 }
 
-/// One line of a log.
-#[derive(Debug)]
-struct LogLine<'a> {
-    text: &'a [u8],
-    /// The last part of a line.
-    is_complete: bool,
-}
-
-impl<'a> LogLine<'a> {
-    /// `None` if it is not in the format. The kubelet skips such lines, too.
-    fn parse(line: &'a [u8]) -> Option<Self> {
-        let mut fields = line.splitn(4, |byte| *byte == b' ');
-        let _timestamp = fields.next()?;
-        let stream = fields.next()?;
-        let tags = fields.next()?;
-        let text = fields.next()?;
-        let known_stream = matches!(stream, b"stdout" | b"stderr");
-        // Tags are separated by colons. The first one is partial or full.
-        let is_complete = tags.split(|byte| *byte == b':').next() != Some(b"P");
-        known_stream.then_some(Self { text, is_complete })
-    }
+/// The text of a line, and whether it is the last part of a line. `None` if it is not in the format: the kubelet skips such lines, too.
+fn text_of_line(line: &[u8]) -> Option<(&[u8], bool)> {
+    let fields: Vec<&[u8]> = line.splitn(4, |byte| *byte == b' ').collect();
+    let [_timestamp, b"stdout" | b"stderr", tags, text] = fields[..] else {
+        return None;
+    };
+    // Tags are separated by colons. The first one is partial or full.
+    Some((text, tags.split(|byte| *byte == b':').next() != Some(b"P")))
 }

@@ -37,12 +37,18 @@ async fn each_change_of_the_trace_notifies_subscribers() {
         ("attempt", TraceRecorder::begin_attempt),
         ("blocked", |record| record.set_blocked(Vec::new())),
         ("mismatch", |record| record.set_mismatch(None)),
-        ("finalizers", |record| record.set_finalizers(vec!["test/keep".into()])),
-        ("canceled", |record| record.set_canceled("a kubelet came".into())),
+        ("finalizers", |record| {
+            record.change(|trace| trace.finalizers = vec!["test/keep".into()]);
+        }),
+        ("canceled", |record| {
+            record.change(|trace| trace.canceled_because = Some("a kubelet came".into()));
+        }),
         ("runtime state", |record| {
             record.set_runtime_state(Some("wrong".into()), None);
         }),
-        ("sandbox error", |record| record.set_sandbox_error("no CNI".into())),
+        ("sandbox error", |record| {
+            record.change(|trace| trace.sandbox_error = Some("no CNI".into()));
+        }),
         ("stage", |record| record.set_stage(Stage::Finished)),
         ("kept", TraceRecorder::set_kept),
         ("span", |record| drop(record.span(Step::Term, "main"))),

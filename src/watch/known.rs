@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    handover::guard::ListComparison,
-    model::pod::{PodRef, PodUid, PodView},
+    handover::guard::absence::ListComparison,
+    model::pod::{PodUid, PodView},
 };
 
 /// The known pods by UID: a pod recreated under the same name is another pod. The order of UIDs makes runs reproducible.
@@ -22,74 +22,11 @@ pub struct KnownPods {
 
 #[derive(Debug)]
 struct KnownPod {
-    pod: StoredPod,
+    /// All but the object, which is large and known to the worker. Of a pod that needs a worker only if something of it is on the
+    /// node, an outline: there may be thousands.
+    view: Arc<PodView>,
     /// resourceVersion of the object.
     version: Box<str>,
-}
-
-/// The stored fields of a pod.
-#[derive(Debug, Clone)]
-enum StoredPod {
-    /// All but the object, which is large and known to the worker.
-    View(Arc<PodView>),
-    /// A pod in a terminal phase. It needs a worker only if something of it is on the node. There may be thousands.
-    TerminalPod(TerminalPod),
-}
-
-/// A pod in a terminal phase, in a few bytes.
-#[derive(Debug, Clone)]
-pub struct TerminalPod {
-    pod: PodRef,
-    /// `spec.terminationGracePeriodSeconds`.
-    grace: Option<i64>,
-}
-
-// === impl TerminalPod ===
-
-impl TerminalPod {
-    /// The pod, if it is in a terminal phase and may need no worker.
-    pub fn of(view: &PodView) -> Option<Self> {
-        view.may_be_idle().then(|| Self {
-            pod: view.pod.clone(),
-            grace: view.spec_grace,
-        })
-    }
-}
-
-// === impl StoredPod ===
-
-impl StoredPod {
-    fn of(view: &Arc<PodView>) -> Self {
-        if let Some(terminal) = TerminalPod::of(view) {
-            Self::TerminalPod(terminal)
-        } else if view.object.last_known().is_some() {
-            Self::View(Arc::new(view.without_object()))
-        } else {
-            Self::View(Arc::clone(view))
-        }
-    }
-
-    fn view(&self) -> Arc<PodView> {
-        match self {
-            Self::View(view) => Arc::clone(view),
-            Self::TerminalPod(TerminalPod { pod, grace }) => Arc::new(PodView::terminal(pod.clone(), *grace)),
-        }
-    }
-
-    fn uid(&self) -> &PodUid {
-        match self {
-            Self::View(view) => &view.pod.uid,
-            Self::TerminalPod(terminal) => &terminal.pod.uid,
-        }
-    }
-
-    fn is_running(&self) -> bool {
-        matches!(self, Self::View(view) if !view.must_terminate())
-    }
-
-    fn is_mirror(&self) -> bool {
-        matches!(self, Self::View(view) if view.mirror)
-    }
 }
 
 /// One pod in a list.
@@ -97,8 +34,6 @@ impl StoredPod {
 pub enum ListedPod {
     /// Known with this resourceVersion.
     Unchanged(PodUid),
-    /// A pod in a terminal phase that may need no worker, and its resourceVersion.
-    TerminalPod(TerminalPod, Box<str>),
     /// Any other pod, and its resourceVersion.
     New(Box<PodView>, Box<str>),
 }
@@ -109,7 +44,6 @@ impl ListedPod {
     fn uid(&self) -> &PodUid {
         match self {
             Self::Unchanged(uid) => uid,
-            Self::TerminalPod(terminal, _) => &terminal.pod.uid,
             Self::New(view, _) => &view.pod.uid,
         }
     }
@@ -134,11 +68,6 @@ impl KnownPods {
         self.pods.len()
     }
 
-    /// Whether the pod is known, or remembered from an earlier run, and not deleted.
-    pub fn contains(&self, uid: &PodUid) -> bool {
-        self.pods.contains_key(uid) || self.remembered.contains_key(uid)
-    }
-
     /// Whether the pod is known with this resourceVersion.
     pub fn is_unchanged(&self, uid: &PodUid, version: &str) -> bool {
         self.pods
@@ -148,7 +77,7 @@ impl KnownPods {
 
     /// Number of known pods that are no mirror pods.
     pub fn api_pod_count(&self) -> usize {
-        self.pods.values().filter(|known| !known.pod.is_mirror()).count()
+        self.pods.values().filter(|known| !known.view.mirror).count()
     }
 
     /// All pods that are known, or remembered from an earlier run, and not deleted.
@@ -159,7 +88,7 @@ impl KnownPods {
     /// Compares a list with the known pods that were not terminating.
     pub fn compare(&self, pods: &[ListedPod]) -> ListComparison {
         let shown: HashSet<&PodUid> = pods.iter().map(ListedPod::uid).collect();
-        let alive = self.pods.iter().filter(|(_, known)| known.pod.is_running());
+        let alive = self.pods.iter().filter(|(_, known)| !known.view.must_terminate());
         let alive: BTreeSet<&PodUid> = alive.map(|(uid, _)| uid).chain(&self.expected).collect();
         ListComparison {
             listed: pods.len(),
@@ -171,29 +100,16 @@ impl KnownPods {
 
     /// Applies a complete list. Returns its pods that have changed, and the suspects: known pods that it lacks. Suspects stay known
     /// until [`Self::remove`].
-    pub fn apply_list(
-        &mut self,
-        pods: Vec<ListedPod>,
-    ) -> (impl Iterator<Item = Arc<PodView>> + use<>, Vec<Arc<PodView>>) {
+    pub fn apply_list(&mut self, pods: Vec<ListedPod>) -> (Vec<Arc<PodView>>, Vec<Arc<PodView>>) {
         let shown: HashSet<PodUid> = pods.iter().map(|listed| listed.uid().clone()).collect();
-        let changed: Vec<StoredPod> = pods
-            .into_iter()
-            .filter_map(|listed| match listed {
-                ListedPod::Unchanged(_) => None,
-                ListedPod::TerminalPod(terminal, version) => {
-                    let now = StoredPod::TerminalPod(terminal);
-                    self.replace(now.clone(), version);
-                    Some(now)
-                }
-                ListedPod::New(view, version) => Some(StoredPod::View(self.apply_object(*view, version))),
-            })
-            .collect();
-        let changed = changed.into_iter().map(|pod| pod.view());
-        let known = self.pods.iter().filter(|(uid, _)| !shown.contains(*uid));
-        let known = known.map(|(_, known)| known.pod.view());
-        let remembered = self.remembered.iter().filter(|(uid, _)| !shown.contains(*uid));
-        let suspects = known.chain(remembered.map(|(_, view)| Arc::clone(view)));
-        (changed, suspects.collect())
+        let changed = pods.into_iter().filter_map(|listed| match listed {
+            ListedPod::Unchanged(_) => None,
+            ListedPod::New(view, version) => Some(self.apply_object(*view, version)),
+        });
+        let changed = changed.collect();
+        let known = self.pods.iter().map(|(uid, known)| (uid, &known.view));
+        let suspects = known.chain(&self.remembered).filter(|(uid, _)| !shown.contains(*uid));
+        (changed, suspects.map(|(_, view)| Arc::clone(view)).collect())
     }
 
     /// Accepts the last list. Returns the pods of an earlier run that it lacks; they are no longer expected.
@@ -204,15 +120,18 @@ impl KnownPods {
     /// Applies an object of a list, or of an ADDED or MODIFIED event.
     pub fn apply_object(&mut self, view: PodView, version: Box<str>) -> Arc<PodView> {
         let view = Arc::new(view);
-        self.replace(StoredPod::of(&view), version);
-        view
-    }
-
-    fn replace(&mut self, pod: StoredPod, version: Box<str>) {
-        let uid = pod.uid().clone();
+        let uid = view.pod.uid.clone();
+        let stored = if view.may_be_idle() {
+            Arc::new(view.outline())
+        } else if view.object.last_known().is_some() {
+            Arc::new(view.without_object())
+        } else {
+            Arc::clone(&view)
+        };
         self.remembered.remove(&uid);
         self.expected.remove(&uid);
-        self.pods.insert(uid, KnownPod { pod, version });
+        self.pods.insert(uid, KnownPod { view: stored, version });
+        view
     }
 
     /// Applies a DELETED event with the last state of the object.
@@ -225,7 +144,7 @@ impl KnownPods {
     pub fn remove(&mut self, uid: &PodUid) -> Option<Arc<PodView>> {
         self.expected.remove(uid);
         let remembered = self.remembered.remove(uid);
-        let known = self.pods.remove(uid).map(|known| known.pod.view());
+        let known = self.pods.remove(uid).map(|known| known.view);
         known.or(remembered).map(|view| Arc::new(view.gone()))
     }
 }
@@ -249,11 +168,6 @@ mod tests {
         ListedPod::New(Box::new(view(name, uid)), "1".into())
     }
 
-    fn listed(known: &mut KnownPods, pods: Vec<ListedPod>) -> (Vec<Arc<PodView>>, Vec<Arc<PodView>>) {
-        let (changes, suspects) = known.apply_list(pods);
-        (changes.collect(), suspects)
-    }
-
     fn uids(pods: &[Arc<PodView>]) -> Vec<&str> {
         let mut uids: Vec<_> = pods.iter().map(|view| view.pod.uid.as_str()).collect();
         uids.sort_unstable();
@@ -263,10 +177,10 @@ mod tests {
     #[test]
     fn pods_that_a_list_lacks_stay_suspects_until_proven_deleted() {
         let mut known = KnownPods::default();
-        listed(&mut known, vec![new("a", "1"), new("b", "2")]);
-        let (changes, suspects) = listed(&mut known, vec![new("b", "2")]);
+        known.apply_list(vec![new("a", "1"), new("b", "2")]);
+        let (changes, suspects) = known.apply_list(vec![new("b", "2")]);
         assert_eq!((changes.len(), uids(&suspects)), (1, vec!["1"]));
-        let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
+        let (_, suspects) = known.apply_list(vec![new("b", "2")]);
         assert_eq!(uids(&suspects), ["1"], "an unresolved suspect is returned again");
         assert!(known.remove(&"1".into()).unwrap().object.is_absent());
         assert!(known.remove(&"1".into()).is_none());
@@ -275,8 +189,8 @@ mod tests {
     #[test]
     fn pod_recreated_under_its_name_is_another_pod() {
         let mut known = KnownPods::default();
-        listed(&mut known, vec![new("a", "1")]);
-        let (changes, suspects) = listed(&mut known, vec![new("a", "2")]);
+        known.apply_list(vec![new("a", "1")]);
+        let (changes, suspects) = known.apply_list(vec![new("a", "2")]);
         assert!(matches!(&changes[..], [view] if view.pod.uid.as_str() == "2"));
         assert_eq!(uids(&suspects), ["1"]);
     }
@@ -286,10 +200,10 @@ mod tests {
         let mut known = KnownPods::default();
         known.add_unfinished([view("a", "1"), view("b", "2")]);
         assert_eq!(known.len(), 0);
-        let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
+        let (_, suspects) = known.apply_list(vec![new("b", "2")]);
         assert_eq!((known.len(), uids(&suspects)), (1, vec!["1"]));
         assert!(known.remove(&"1".into()).unwrap().object.is_absent());
-        let (_, suspects) = listed(&mut known, vec![new("b", "2")]);
+        let (_, suspects) = known.apply_list(vec![new("b", "2")]);
         assert!(suspects.is_empty());
     }
 
@@ -315,7 +229,7 @@ mod tests {
             missing.len() == 3 && needs_no_approval,
             "as many other pods have appeared"
         );
-        listed(&mut known, list.into());
+        known.apply_list(list.into());
         known.accept_list();
         let mut ends = view("b", "2");
         ends.terminal_phase = true;
@@ -336,7 +250,7 @@ mod tests {
         let missed = |known: &KnownPods| known.compare(&list()).missing.len();
         for (is_believed, missing) in [(false, 3), (false, 3), (true, 0)] {
             assert_eq!(missed(&known), 3);
-            listed(&mut known, list());
+            known.apply_list(list());
             if is_believed {
                 assert_eq!(known.accept_list().len(), 3);
             }
@@ -352,7 +266,7 @@ mod tests {
     #[test]
     fn deleted_event_removes_only_its_uid() {
         let mut known = KnownPods::default();
-        listed(&mut known, vec![new("a", "1"), new("a", "2")]);
+        known.apply_list(vec![new("a", "1"), new("a", "2")]);
         assert!(known.apply_deletion(&view("a", "1")).object.is_absent());
         assert_eq!(known.len(), 1);
     }
@@ -360,13 +274,13 @@ mod tests {
     #[test]
     fn unchanged_pods_of_a_list_yield_no_change() {
         let mut known = KnownPods::default();
-        listed(&mut known, vec![new("a", "1"), new("b", "2")]);
+        known.apply_list(vec![new("a", "1"), new("b", "2")]);
         assert!(
             known.is_unchanged(&"1".into(), "1")
                 && !known.is_unchanged(&"1".into(), "2")
                 && !known.is_unchanged(&"3".into(), "1")
         );
-        let (changes, suspects) = listed(&mut known, vec![ListedPod::Unchanged("1".into())]);
+        let (changes, suspects) = known.apply_list(vec![ListedPod::Unchanged("1".into())]);
         assert_eq!((changes.len(), uids(&suspects)), (0, vec!["2"]));
     }
 }

@@ -19,17 +19,13 @@ pub struct PodSnapshot {
 #[derive(Debug, Clone)]
 pub struct SnapshotHandle(mpsc::Sender<oneshot::Sender<PodSnapshot>>);
 
-/// Requests to the watch. They wait until a complete list was applied and the watch is open.
-#[derive(Debug)]
-pub(super) struct SnapshotRequests(pub mpsc::Receiver<oneshot::Sender<PodSnapshot>>);
-
 // === impl SnapshotHandle ===
 
 impl SnapshotHandle {
     /// Both ends of the channel.
-    pub(super) fn new() -> (Self, SnapshotRequests) {
+    pub(super) fn new() -> (Self, mpsc::Receiver<oneshot::Sender<PodSnapshot>>) {
         let (requests, received) = mpsc::channel(1);
-        (Self(requests), SnapshotRequests(received))
+        (Self(requests), received)
     }
 
     /// The known pods after the next complete list; `None` when the agent stops.

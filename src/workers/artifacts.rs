@@ -1,31 +1,31 @@
 //! Scans the node for pods: runtime, kubelet's directory, logs, mounts, cgroups. It changes nothing.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     ffi::OsStr,
     fmt, fs, io,
     path::Path,
     sync::Arc,
+    time::Duration,
 };
 
-use futures::FutureExt as _;
-use tokio::time::Instant;
+use tokio::time::timeout;
 
 use crate::{
-    journal::Journal,
-    model::pod::PodUid,
+    model::pod::{PodRef, PodUid},
     node::{
-        cgroups::Cgroups,
-        cri::PodUids,
+        cri::types::PodSandbox,
         dirs::Dir,
         dra_checkpoint,
         fault::{Fault, errno},
-        kubelet_root::KubeletRoot,
+        grpc::GrpcError,
         pod_dir::PodDir,
     },
-    teardown::{context::Context, journal::PodJournalExt as _, volumes::mapped_pods},
-    watch::{RuntimePodSummary, RuntimePods},
+    teardown::{context::Context, volumes::mapped_pods},
 };
+
+/// Longest read of the disk: what the runtime shows must not wait for a file system that hangs.
+const DISK_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What a scan has found for one UID.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,11 +44,25 @@ pub struct PodArtifacts {
     pub logs: Vec<(String, String)>,
 }
 
-/// Scans everything.
+/// A pod in the runtime.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuntimePodSummary {
+    /// Identity and names in the sandbox's metadata.
+    pub pod: PodRef,
+    /// All its sandboxes have the config source `api`: it is a pod of an API server.
+    pub from_api: bool,
+    /// One of its sandboxes has another config source: it is a static pod.
+    pub is_static: bool,
+    /// One of its sandboxes is ready.
+    pub has_ready_sandbox: bool,
+}
+
+/// Scans everything. The second value is why the disk cannot be read; then what was found there is missing.
 ///
 /// # Errors
-/// If anything cannot be read: a partial scan proves nothing.
-pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUid, PodArtifacts>, String> {
+/// If the runtime does not answer.
+pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, Option<String>), GrpcError> {
+    let sandboxes = context.node.cri.list_sandboxes().await?;
     let (root, logs_dir) = (context.node.storage.root.clone(), context.node.pod_logs_dir.clone());
     let storage = Arc::clone(&context.node.storage);
     let (cgroups, cgroup_root) = (context.node.cgroups.clone(), context.node.cgroup_root.clone());
@@ -83,43 +97,49 @@ pub async fn scan(context: &Context, journal: &Journal) -> Result<BTreeMap<PodUi
         }
         Ok(found)
     };
-    let found = context
-        .node
-        .reads
-        .run_blocking(on_disk)
-        .await
-        .map_err(|error| error.to_string())?;
-    let mut found = found.map_err(|fault| fault.to_string())?;
-    let began = Instant::now();
-    let named: BTreeSet<_> = found
-        .keys()
-        .map(ToString::to_string)
-        .chain(journaled_uids(journal))
-        .collect();
-    let known: PodUids = Arc::new(move || std::future::ready(named.clone()).boxed());
-    let sandboxes = context.node.cri.list_sandboxes(&known).await;
-    let sandboxes = sandboxes.map_err(|error| error.to_string())?;
-    for (uid, runtime_pod) in RuntimePods::of(began, sandboxes).pods {
+    let found = match timeout(DISK_TIMEOUT, context.node.reads.run_blocking(on_disk)).await {
+        Ok(Ok(found)) => found.map_err(|fault| fault.to_string()),
+        Ok(Err(why)) => Err(why.to_string()),
+        Err(_) => Err(format!("it takes longer than {DISK_TIMEOUT:?}")),
+    };
+    let (mut found, unread) = found.map_or_else(|why| (BTreeMap::new(), Some(why)), |found| (found, None));
+    for (uid, runtime_pod) in runtime_pods(sandboxes) {
         found.entry(uid).or_default().runtime = Some(runtime_pod);
     }
-    Ok(found)
+    Ok((found, unread))
 }
 
-/// UIDs in the journal, directories and cgroups.
-pub fn named_pods(root: &KubeletRoot, cgroups: &Cgroups, cgroup_root: &str, journal: &Journal) -> BTreeSet<String> {
-    let unread = |fault: Fault| tracing::warn!(%fault, "Pods on this node cannot be read");
-    let directories = directories(root.pods()).map_err(unread).unwrap_or_default();
-    let cgroups = cgroups.pod_uids(cgroup_root).map_err(unread).unwrap_or_default();
-    directories
-        .into_iter()
-        .chain(cgroups)
-        .chain(journaled_uids(journal))
-        .collect()
-}
-
-fn journaled_uids(journal: &Journal) -> impl Iterator<Item = String> {
-    let seen = journal.all_seen().into_iter().map(|(uid, _)| uid.to_string());
-    seen.chain(journal.unfinished().into_iter().map(|view| view.pod.uid.to_string()))
+/// The pods of these sandboxes. Sandboxes without the metadata of a pod are left out.
+pub fn runtime_pods(sandboxes: Vec<PodSandbox>) -> BTreeMap<PodUid, RuntimePodSummary> {
+    let mut pods = BTreeMap::<PodUid, RuntimePodSummary>::new();
+    for sandbox in sandboxes {
+        let PodSandbox {
+            pod_uid,
+            namespace,
+            name,
+            sandbox,
+        } = sandbox;
+        if [&pod_uid, &namespace, &name].into_iter().any(String::is_empty) {
+            continue;
+        }
+        let runtime_pod = pods
+            .entry(pod_uid.as_str().into())
+            .or_insert_with_key(|uid| RuntimePodSummary {
+                pod: PodRef {
+                    uid: uid.clone(),
+                    namespace: namespace.into(),
+                    name: name.into(),
+                },
+                from_api: true,
+                is_static: false,
+                has_ready_sandbox: false,
+            });
+        // Sandboxes of one pod with different config sources prove nothing.
+        runtime_pod.from_api &= sandbox.is_from_api();
+        runtime_pod.is_static |= sandbox.is_from_elsewhere();
+        runtime_pod.has_ready_sandbox |= sandbox.is_ready();
+    }
+    pods
 }
 
 /// Names of everything on the node that may be a pod's UID: in the runtime, below the kubelet's directory, among mounts, cgroups,
@@ -127,9 +147,12 @@ fn journaled_uids(journal: &Journal) -> impl Iterator<Item = String> {
 ///
 /// # Errors
 /// If any of these cannot be read.
-pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Result<HashSet<PodUid>, String> {
-    let mut names: HashSet<PodUid> = scan(context, journal).await?.into_keys().collect();
-    // A list that is too large is read only in part above, but is an error here.
+pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, String> {
+    let (found, unread) = scan(context).await.map_err(|error| error.to_string())?;
+    let mut names: HashSet<PodUid> = match unread {
+        Some(why) => return Err(why),
+        None => found.into_keys().collect(),
+    };
     let in_runtime = context.node.cri.pods().await.map_err(|error| error.to_string())?;
     names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
     let (root, storage) = (context.node.storage.root.clone(), Arc::clone(&context.node.storage));
@@ -149,13 +172,9 @@ pub(crate) async fn names_on_node(context: &Context, journal: &Journal) -> Resul
             .map(|it| dra_checkpoint::read(&it))
             .transpose()
             .map_err(to_text)?;
-        if let Some(checkpoint) = checkpoint.flatten() {
-            if let Some(problem) = checkpoint.problems.first() {
-                return Err(problem.to_string());
-            }
-            let prepared_for = checkpoint.claims.iter().flat_map(|claim| &claim.pods);
-            names.extend(prepared_for.map(|uid| uid.as_str().into()));
-        }
+        let claims = checkpoint.flatten().unwrap_or_default();
+        let prepared_for = claims.iter().flat_map(|claim| &claim.pods);
+        names.extend(prepared_for.map(|uid| uid.as_str().into()));
         Ok(names)
     };
     let on_disk = context
@@ -226,7 +245,51 @@ impl fmt::Display for PodArtifacts {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+    use crate::node::cri::types::{Sandbox, SandboxState};
+
+    fn sandbox(uid: &str, name: &str, source: Option<&str>) -> PodSandbox {
+        PodSandbox {
+            pod_uid: uid.to_owned(),
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+            sandbox: Sandbox {
+                id: format!("sandbox of {uid}"),
+                attempt: 0,
+                state: SandboxState::Ready,
+                created_at: Timestamp::UNIX_EPOCH,
+                config_source: source.map(str::to_owned),
+                ips: Vec::new(),
+            },
+        }
+    }
+
+    #[test]
+    fn pod_comes_from_the_api_server_only_if_all_its_sandboxes_say_so() {
+        let found = runtime_pods(vec![
+            sandbox("1", "web", Some("api")),
+            sandbox("1", "web", Some("api")),
+            sandbox("2", "static", Some("file")),
+            sandbox("3", "foreign", None),
+            sandbox("4", "both", Some("api")),
+            sandbox("4", "both", Some("file")),
+            sandbox("", "nameless", Some("api")),
+            sandbox("5", "", Some("api")),
+        ]);
+        let from_api: Vec<_> = found
+            .iter()
+            .map(|(uid, runtime_pod)| (uid.as_str(), runtime_pod.from_api, runtime_pod.is_static))
+            .collect();
+        let expected = [
+            ("1", true, false),
+            ("2", false, true),
+            ("3", false, false),
+            ("4", false, true),
+        ];
+        assert_eq!(from_api, expected);
+    }
 
     #[test]
     fn log_directory_of_a_pod_has_a_name_of_three_parts() {

@@ -1,4 +1,4 @@
-//! Requests to the map of workers.
+//! Requests about the pods of this node, to the map of workers or to the observer.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,62 +12,54 @@ use super::stop::{PodStop, StopAccepted, StopRejected};
 use crate::{
     model::{
         mismatch::Mismatch,
-        pod::{PodRef, PodUid, PodView},
+        pod::{PodUid, PodView},
         trace::Trace,
     },
     object_name::ObjectName,
     trace_recorder::TraceRecorder,
 };
 
-/// Sends requests to the map of workers. Cheap to clone.
-#[derive(Debug, Clone)]
+/// Sends requests to the map of workers, or to the observer. Cheap to clone.
+#[derive(Clone)]
 pub struct WorkersHandle {
     requests: mpsc::Sender<Request>,
 }
 
 /// Requests that wait for the map.
-#[derive(Debug)]
 pub struct RequestReceiver(pub(crate) mpsc::Receiver<Request>);
 
-/// Which traces are queried.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TraceFilter {
-    /// All that the agent remembers.
-    All,
-    /// Those of pods with this name.
-    Name {
-        /// Namespace of the pod.
-        namespace: String,
-        /// Name of the pod.
-        name: String,
-    },
-    /// That of the pod with this UID.
-    Uid(PodUid),
+/// Answers requests about the pods of this node.
+pub trait PodRequests {
+    /// All terminating pods.
+    fn overview(&self) -> Overview;
+
+    /// Traces of the pods with this name, or of all, oldest first: one name may have had several pods.
+    fn traces(&self, name: Option<&ObjectName>) -> Vec<Trace>;
+
+    /// Forgets the pods that are finished and gone.
+    fn forget_gone(&mut self) {}
+
+    /// Stops a pod. A request for a pod that is stopped changes nothing.
+    fn stop_pod(&mut self, stop: PodStop) -> Result<StopAccepted, StopRejected>;
+
+    /// The trace recorder of a pod that terminates or has terminated, if there is one.
+    fn trace_recorder(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>>;
+
+    /// The pod with this name, if the API has it.
+    fn find_pod(&self, name: &ObjectName) -> Option<KnownPod>;
+
+    /// UIDs of all pods that terminate.
+    fn terminating_uids(&self) -> BTreeSet<PodUid>;
+
+    /// Pods with a worker and something on the node.
+    fn terminating(&self) -> BTreeMap<PodUid, Arc<PodView>>;
+
+    /// Approves a mismatch of a pod; `false` if the pod does not terminate.
+    fn approve(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool;
 }
 
-impl TraceFilter {
-    /// Whether it contains this pod.
-    pub fn contains(&self, pod: &PodRef) -> bool {
-        match self {
-            Self::All => true,
-            Self::Name { namespace, name } => *pod.namespace == **namespace && *pod.name == **name,
-            Self::Uid(uid) => pod.uid == *uid,
-        }
-    }
-}
-
-/// A request, with the channel for its answer.
-#[derive(Debug)]
-pub(crate) enum Request {
-    Overview(oneshot::Sender<Overview>),
-    Traces(TraceFilter, oneshot::Sender<Vec<Trace>>),
-    Stop(PodStop, oneshot::Sender<Result<StopAccepted, StopRejected>>),
-    TraceRecorder(PodUid, oneshot::Sender<Option<Arc<TraceRecorder>>>),
-    FindPod(ObjectName, oneshot::Sender<Option<KnownPod>>),
-    TerminatingUids(oneshot::Sender<BTreeSet<PodUid>>),
-    Terminating(oneshot::Sender<BTreeMap<PodUid, Arc<PodView>>>),
-    Approve(PodUid, Mismatch, oneshot::Sender<bool>),
-}
+/// A request. It sends its answer itself.
+pub(crate) type Request = Box<dyn FnOnce(&mut dyn PodRequests) + Send>;
 
 /// All terminating pods at one time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
@@ -100,59 +92,19 @@ impl WorkersHandle {
         (Self { requests }, RequestReceiver(received))
     }
 
-    /// All terminating pods; `None` while the agent stops.
-    pub async fn overview(&self) -> Option<Overview> {
-        let (reply, response) = oneshot::channel();
-        self.requests.send(Request::Overview(reply)).await.ok()?;
-        response.await.ok()
-    }
-
-    /// Traces of these pods, oldest first; `None` while the agent stops.
-    pub async fn traces(&self, filter: TraceFilter) -> Option<Vec<Trace>> {
-        let (reply, response) = oneshot::channel();
-        self.requests.send(Request::Traces(filter, reply)).await.ok()?;
-        response.await.ok()
-    }
-
-    /// Stops a pod; `None` while the agent stops.
-    pub async fn stop_pod(&self, stop: PodStop) -> Option<Result<StopAccepted, StopRejected>> {
-        let (reply, response) = oneshot::channel();
-        self.requests.send(Request::Stop(stop, reply)).await.ok()?;
-        response.await.ok()
-    }
-
-    /// The trace recorder of a pod that terminates or has terminated, if there is one; `None` while the agent stops.
-    pub async fn trace_recorder(&self, uid: PodUid) -> Option<Option<Arc<TraceRecorder>>> {
-        let (reply, response) = oneshot::channel();
-        self.requests.send(Request::TraceRecorder(uid, reply)).await.ok()?;
-        response.await.ok()
-    }
-
-    /// The pod with this name, if the API has it; `None` while the agent stops.
-    pub async fn find_pod(&self, name: ObjectName) -> Option<Option<KnownPod>> {
-        let (reply, response) = oneshot::channel();
-        self.requests.send(Request::FindPod(name, reply)).await.ok()?;
-        response.await.ok()
-    }
-
-    /// UIDs of all pods that terminate or have just finished; `None` while the agent stops.
-    pub async fn terminating_uids(&self) -> Option<BTreeSet<PodUid>> {
-        let (reply, response) = oneshot::channel();
-        self.requests.send(Request::TerminatingUids(reply)).await.ok()?;
-        response.await.ok()
-    }
-
-    /// Pods with a worker and something on the node, after all news so far; `None` while the agent stops.
-    pub async fn terminating(&self) -> Option<BTreeMap<PodUid, Arc<PodView>>> {
-        let (reply, response) = oneshot::channel();
-        self.requests.send(Request::Terminating(reply)).await.ok()?;
-        response.await.ok()
-    }
-
-    /// Approves a mismatch of a terminating pod. `false` if there is no such pod; `None` while the agent stops.
-    pub async fn approve(&self, uid: PodUid, mismatch: Mismatch) -> Option<bool> {
-        let (reply, response) = oneshot::channel();
-        self.requests.send(Request::Approve(uid, mismatch, reply)).await.ok()?;
-        response.await.ok()
+    /// The answer to this request, after all changes so far; `None` while the agent stops.
+    pub async fn ask<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&mut dyn PodRequests) -> T + Send + 'static,
+    ) -> Option<T> {
+        let (reply, answer) = oneshot::channel();
+        let request: Request = Box::new(move |pods| {
+            // A request whose caller no longer waits was reported as failed, and is not executed.
+            if !reply.is_closed() {
+                reply.send(request(pods)).ok();
+            }
+        });
+        self.requests.send(request).await.ok()?;
+        answer.await.ok()
     }
 }

@@ -1,15 +1,15 @@
 //! `podSyncStatuses`: the terminating pods, their states and workers. One task owns the map, without locks.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, HashSet, VecDeque},
     sync::Arc,
     time::Duration,
 };
 
 use tokio::{
-    sync::{mpsc, watch},
+    sync::mpsc,
     task::{Id, JoinError, JoinSet},
-    time::{Instant, sleep, timeout},
+    time::{interval, sleep, timeout},
 };
 
 use super::{
@@ -20,47 +20,62 @@ use crate::{
     clock::rounded,
     counters::Counters,
     handover::guard::Guard,
-    journal::Journal,
-    memory,
+    journal::{Exits, KnownProcess},
     model::{
         event::Reason,
-        pod::{PodUid, PodView},
+        pod::{PodRef, PodUid, PodView},
         termination::{self, Cause},
         trace::{Stage, Step},
     },
-    node::checkpoint::{self, JOURNAL},
-    otlp::{Outcome, TraceExporter},
-    teardown::{
-        begin::Termination,
-        context::Context,
-        exits::Exits,
-        grace::{self, RequestedGrace},
-        journal::{KnownProcess, PodJournalExt as _},
-        priority_gate::PriorityGate,
-        worker::{PodUpdate, WorkerResult},
+    node::{
+        checkpoint::{self, JOURNAL},
+        effects::Gate as _,
     },
+    otlp::{Outcome, TraceExporter},
+    teardown::{attempt::PodUpdate, begin::Termination, context::Context, grace, worker::WorkerResult},
     trace_context::{self, TraceContext},
     trace_recorder::TraceRecorder,
-    watch::RuntimePods,
 };
 
-mod checked;
 mod idle;
 mod requests;
 
-use idle::IdlePods;
-
 /// Number of traces of finished pods to keep: enough for a drained node.
 const MAX_TRACES: usize = 256;
-/// After this number of finished workers, memory is returned to the system.
-const MEMORY_BATCH: usize = 16;
 /// Delay before a worker that panicked is restarted.
 const AFTER_PANIC: Duration = Duration::from_secs(10);
+/// How often workers are started for queued pods, beside each time that one has finished: those that are blocked do not count.
+const QUEUE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// State of a pod. Pods that may have nothing on the node are checked first: there may be thousands of them, as on a node under disk
+/// pressure, and none comes before a pod that has something here.
+enum PodState {
+    /// It does not terminate.
+    Active(Arc<PodView>),
+    /// It has to terminate, and waits for a check of the node.
+    Unchecked {
+        view: Arc<PodView>,
+        /// The check in progress counts for it.
+        in_check: bool,
+    },
+    /// It is terminal and not deleted, and has nothing on the node.
+    Idle(PodRef),
+    /// It is deleted and has nothing on the node. It waits for a worker.
+    Queued(Arc<PodView>),
+    /// It terminates.
+    Terminating(Terminating),
+    /// Its final delete was accepted, and finalizers keep its object. It had nothing on the node.
+    Finalizing(PodRef),
+    /// It was finished, and its object is deleted. Later updates are ignored until the node is searched for leftovers.
+    Gone,
+}
 
 /// A terminating pod.
-struct PodSyncStatus {
+struct Terminating {
     termination: Termination,
     state: WorkerState,
+    /// It was queued, because it has nothing on the node.
+    was_queued: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,29 +91,22 @@ enum WorkerState {
 /// Owner of the map.
 pub struct PodWorkers {
     context: Arc<Context>,
-    journal: Journal,
     counters: Arc<Counters>,
     guard: Guard,
-    /// Pods that do not terminate.
-    active: HashMap<PodUid, Arc<PodView>>,
-    pods: HashMap<PodUid, PodSyncStatus>,
-    idle_pods: IdlePods,
-    /// Finished pods whose objects are deleted, with the time they finished. Later updates are ignored.
-    finished: HashMap<PodUid, Instant>,
+    /// By UID. The order makes runs reproducible.
+    pods: BTreeMap<PodUid, PodState>,
+    /// The check of the node in progress: the UIDs of everything on it, or why it cannot be checked.
+    check: JoinSet<Result<HashSet<PodUid>, String>>,
     /// What was recorded during stops that were canceled since, and stays true: an exited container never runs again, and a process of
     /// the pod stays one.
     canceled: HashMap<PodUid, (Exits, Vec<KnownProcess>)>,
     workers: JoinSet<WorkerResult>,
-    priority_gate: PriorityGate,
     /// Requests that wait for the disk before they shorten a grace period.
     shortening: JoinSet<()>,
     tasks: HashMap<Id, PodUid>,
-    /// Finished workers since memory was last returned.
-    finished_since: usize,
     traces: VecDeque<Arc<TraceRecorder>>,
     exporter: Option<TraceExporter>,
     changes: mpsc::Receiver<Arc<PodView>>,
-    runtime: watch::Receiver<Arc<RuntimePods>>,
     requests: mpsc::Receiver<Request>,
 }
 
@@ -109,30 +117,23 @@ impl PodWorkers {
     pub fn new(
         context: Arc<Context>,
         guard: Guard,
-        (journal, counters): (Journal, Arc<Counters>),
+        counters: Arc<Counters>,
         changes: mpsc::Receiver<Arc<PodView>>,
-        runtime: watch::Receiver<Arc<RuntimePods>>,
         requests: RequestReceiver,
     ) -> Self {
         Self {
             context,
-            journal,
             counters,
             guard,
-            active: HashMap::new(),
-            pods: HashMap::new(),
-            idle_pods: IdlePods::default(),
-            finished: HashMap::new(),
+            pods: BTreeMap::new(),
+            check: JoinSet::new(),
             canceled: HashMap::new(),
             workers: JoinSet::new(),
-            priority_gate: PriorityGate::default(),
             shortening: JoinSet::new(),
             tasks: HashMap::new(),
-            finished_since: 0,
             traces: VecDeque::new(),
             exporter: None,
             changes,
-            runtime,
             requests: requests.0,
         }
     }
@@ -145,25 +146,22 @@ impl PodWorkers {
 
     /// Runs until `changes` is closed. Then waits for terminating pods for `drain_timeout`.
     pub async fn run(mut self, drain_timeout: Duration) {
+        let mut ticks = interval(QUEUE_INTERVAL);
         loop {
             tokio::select! {
                 // Results of workers are limited by their number and delay updates only briefly. Updates come before requests, which
                 // may be unlimited.
                 biased;
                 Some(result) = self.workers.join_next_with_id() => self.worker_finished(result),
-                Some(found) = self.idle_pods.wait_for_check() => self.node_is_checked(found),
+                Some(found) = self.check.join_next() => self.node_is_checked(found),
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
                     // The watch has stopped, because the agent stops.
                     None => break,
                 },
-                Some(request) = self.requests.recv() => self.handle(request),
-                Ok(()) = self.runtime.changed() => self.prune_finished(),
+                Some(request) = self.requests.recv() => request(&mut self),
+                _ = ticks.tick() => self.begin_queued(),
                 Some(_) = self.shortening.join_next() => {}
-            }
-            if self.workers.is_empty() && self.finished_since >= MEMORY_BATCH {
-                self.finished_since = 0;
-                memory::trim();
             }
         }
         self.context.stopping.cancel();
@@ -172,7 +170,7 @@ impl PodWorkers {
                 tokio::select! {
                     biased;
                     Some(result) = self.workers.join_next_with_id() => self.worker_finished(result),
-                    Some(request) = self.requests.recv() => self.handle(request),
+                    Some(request) = self.requests.recv() => request(&mut self),
                     Some(_) = self.shortening.join_next() => {}
                     else => {}
                 }
@@ -184,113 +182,115 @@ impl PodWorkers {
                 "Terminating pods are left for the next start"
             );
         }
-        for status in self.pods.values().filter(|status| status.state == WorkerState::Working) {
-            self.export(&status.termination.recorder, Outcome::Unfinished);
+        for pod in self.terminating_pods().filter(|pod| pod.state == WorkerState::Working) {
+            self.export(&pod.termination.recorder, Outcome::Unfinished);
         }
     }
 
     fn change(&mut self, view: Arc<PodView>) {
         let uid = view.pod.uid.clone();
         let is_gone = view.object.is_absent();
-        if self.finished.contains_key(&uid) {
-            tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, is_gone, "Update of a finished pod ignored");
-        } else if self.pods.contains_key(&uid) {
-            self.update(&uid, &view);
-        } else if self.idle_pods.is_finalizing(&uid) {
+        let has_nothing_here = match self.pods.get(&uid) {
+            Some(PodState::Gone) => {
+                tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, is_gone, "Update of a finished pod ignored");
+                return;
+            }
+            Some(PodState::Terminating(_)) => return self.update(&uid, &view),
             // Its final delete was accepted: only the deletion of its object is a change.
-            if is_gone {
-                self.record_idle_pod_deleted(uid);
+            Some(PodState::Finalizing(_)) if !is_gone => return,
+            Some(PodState::Finalizing(_) | PodState::Idle(_) | PodState::Queued(_)) => true,
+            Some(PodState::Active(_) | PodState::Unchecked { .. }) | None => false,
+        };
+        let begun = self.context.journal.knows(&uid);
+        let state = match termination::cause(&view, begun) {
+            _ if has_nothing_here && is_gone => PodState::Gone,
+            // Its containers never start again.
+            Some(Cause::PhaseTerminal) if has_nothing_here => PodState::Idle(view.pod.clone()),
+            Some(Cause::PhaseTerminal | Cause::Deleted) if !is_gone && !begun && view.may_be_absent() => {
+                return self.check_later(view);
             }
-        } else {
-            let was_idle = self.idle_pods.take(&uid);
-            let begun = self.context.journal.knows(&uid);
-            match (termination::cause(&view, begun), was_idle) {
-                (_, true) if is_gone => self.record_idle_pod_deleted(uid),
-                // Nothing of it is on the node, and its containers never start again.
-                (Some(Cause::PhaseTerminal), true) => self.idle_pods.keep_idle(view.pod.clone()),
-                (Some(Cause::PhaseTerminal | Cause::Deleted), _) if !is_gone && !begun && view.may_be_absent() => {
-                    self.active.remove(&uid);
-                    self.idle_pods.check_later(view);
-                    self.idle_pods.check_node(&self.context, &self.journal);
-                }
-                (Some(cause), _) => self.begin(&view, cause, None),
-                (None, _) if is_gone => drop(self.active.remove(&uid)),
-                (None, _) => drop(self.active.insert(uid, view)),
+            Some(cause) => return self.begin(&view, cause, None),
+            None if is_gone => {
+                self.pods.remove(&uid);
+                return;
             }
-        }
+            None => PodState::Active(view),
+        };
+        self.pods.insert(uid, state);
     }
 
     /// Begins a termination, or resumes that of an earlier run of the agent.
     fn begin(&mut self, view: &Arc<PodView>, cause: Cause, stop: Option<PodStop>) {
-        let pod = view.pod.clone();
-        self.active.remove(&pod.uid);
+        let uid = &view.pod.uid;
         let (grace, eviction) = stop.map(|stop| (stop.grace, stop.eviction)).unwrap_or_default();
         let update = PodUpdate::new(Arc::clone(view), eviction);
         let termination = Termination::begin(Arc::clone(&self.context), update, cause, grace);
-        if let Some((exits, processes)) = self.canceled.remove(&pod.uid) {
-            self.context.journal.record_exits(&pod.uid, exits);
-            self.context.journal.record_processes(&pod.uid, processes);
+        if let Some((exits, processes)) = self.canceled.remove(uid) {
+            self.context.journal.record_exits(uid, exits);
+            self.context.journal.record_processes(uid, processes);
         }
         if cause == Cause::PhaseTerminal {
-            self.journal.record_seen(view, true);
+            self.guard.journal.record_seen(view, true);
         }
-        self.counters.teardown_started();
+        self.counters.count(|counts| counts.started += 1);
         termination.recorder.set_terminal_state(view);
-        let status = PodSyncStatus {
+        let pod = Terminating {
             termination,
             state: WorkerState::Working,
+            was_queued: matches!(self.pods.get(uid), Some(PodState::Queued(_))),
         };
-        self.pods.insert(pod.uid.clone(), status);
-        self.start(&pod.uid, Duration::ZERO);
+        self.pods.insert(uid.clone(), PodState::Terminating(pod));
+        self.start(uid, Duration::ZERO);
     }
 
     /// Passes an update of a terminating pod to its worker. It never reverts the deletion.
     fn update(&mut self, uid: &PodUid, view: &Arc<PodView>) {
-        let Some(status) = self.pods.get_mut(uid) else { return };
+        let Some(PodState::Terminating(pod)) = self.pods.get_mut(uid) else {
+            return;
+        };
+        let termination = &pod.termination;
         let is_gone = view.object.is_absent();
         if is_gone {
-            status.termination.recorder.set_finalizers(Vec::new());
+            termination.recorder.change(|trace| trace.finalizers.clear());
         }
-        if is_gone && status.state == WorkerState::Finished {
-            self.pods.remove(uid);
-            self.finished.insert(uid.clone(), Instant::now());
+        if is_gone && pod.state == WorkerState::Finished {
+            self.pods.insert(uid.clone(), PodState::Gone);
             return;
         }
         if view.is_deletion_shown() {
             let grace_override = is_gone.then(|| Cause::Removed.required_grace()).flatten();
-            status.shorten(RequestedGrace::for_pod(view, grace_override));
+            // A longer one is ignored, and any after the containers stopped: this agent's final delete sets it to 0.
+            let grace = grace::of_pod(Some(termination.period.grace()), view, grace_override);
+            if termination.shorten(grace) {
+                termination.record_grace(grace, None);
+            }
         }
-        status.termination.recorder.set_terminal_state(view);
-        let terminated_by_api = status.termination.updates.borrow().terminates_by_api();
-        status.termination.updates.send_modify(|update| {
+        termination.recorder.set_terminal_state(view);
+        let terminated_by_api = termination.updates.borrow().terminates_by_api();
+        termination.updates.send_modify(|update| {
             update.view = match update.view.object.is_absent() && !is_gone {
                 true => Arc::new(view.gone()),
                 false => Arc::clone(view),
             };
         });
-        let terminates_by_api = status.termination.updates.borrow().terminates_by_api();
+        let terminates_by_api = termination.updates.borrow().terminates_by_api();
         if terminated_by_api && !terminates_by_api {
             // After a restore of etcd, the API may no longer show the reason for the termination.
             self.context.journal.record_request(uid);
-        } else if terminates_by_api && self.guard.why_no_new_work().is_none() {
+        } else if terminates_by_api && self.guard.check_new().is_ok() {
             self.context.journal.clear_stop_request(uid);
         }
-        if status.state == WorkerState::Kept {
-            status.state = WorkerState::Working;
+        if pod.state == WorkerState::Kept {
             self.start(uid, Duration::ZERO);
         }
     }
 
-    /// Removes pods that were finished before the last list of the runtime began: it shows nothing of them, or something new.
-    fn prune_finished(&mut self) {
-        let began = self.runtime.borrow_and_update().began;
-        self.finished.retain(|_, finished_at| *finished_at >= began);
-        self.begin_queued();
-    }
-
     fn start(&mut self, uid: &PodUid, after: Duration) {
-        let Some(status) = self.pods.get(uid) else { return };
-        let worker = status.termination.run(self.priority_gate.clone());
+        let Some(PodState::Terminating(pod)) = self.pods.get_mut(uid) else {
+            return;
+        };
+        pod.state = WorkerState::Working;
+        let worker = pod.termination.run();
         let context = self.exporter.as_ref().map(|_| TraceContext::for_pod(uid.as_str()));
         let run = trace_context::scope(context, async move {
             sleep(after).await;
@@ -305,85 +305,102 @@ impl PodWorkers {
             Ok((id, outcome)) => (id, Some(outcome)),
             Err(error) => (error.id(), None),
         };
-        self.finished_since += 1;
         let Some(uid) = self.tasks.remove(&id) else { return };
-        let Some(status) = self.pods.get_mut(&uid) else { return };
-        let pod = status.termination.recorder.pod().clone();
-        if !matches!(outcome, Some(WorkerResult::Finished) | None) {
-            self.idle_pods.remove_worker(&uid);
-        }
+        let Some(PodState::Terminating(pod)) = self.pods.get_mut(&uid) else {
+            return;
+        };
+        // A pod that is not finished may have something on the node.
+        pod.was_queued &= matches!(outcome, Some(WorkerResult::Finished) | None);
+        let PodRef { namespace, name, .. } = pod.termination.recorder.pod().clone();
         match outcome {
             Some(WorkerResult::Stopping) => {}
             Some(WorkerResult::Kept) => {
-                status.state = WorkerState::Kept;
-                status.termination.recorder.set_kept();
+                pod.state = WorkerState::Kept;
+                pod.termination.recorder.set_kept();
                 // A deletion may have come during the worker's last steps.
-                let update = status.termination.updates.borrow().clone();
-                let more = update.view.is_deletion_shown();
-                if more && !self.context.stopping.is_cancelled() {
-                    status.state = WorkerState::Working;
+                let is_deleted = pod.termination.updates.borrow().view.is_deletion_shown();
+                if is_deleted && !self.context.stopping.is_cancelled() {
                     self.start(&uid, Duration::ZERO);
                 }
             }
             Some(WorkerResult::Finished) => {
-                checkpoint::before(JOURNAL, &"forget");
-                self.context.journal.forget(&uid);
-                // It is durable later. After a crash, the next start finds the pod finished.
-                checkpoint::after(JOURNAL, &"forget");
-                status.state = WorkerState::Finished;
-                self.counters.teardown_finished(&status.termination.recorder);
-                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(status.termination.recorder.elapsed()), "Teardown finished");
-                let is_gone = status.termination.updates.borrow().view.object.is_absent();
-                let record = Arc::clone(&status.termination.recorder);
-                self.export(&record, Outcome::Finished);
-                self.keep_trace(record);
-                if is_gone {
-                    self.pods.remove(&uid);
-                    self.finished.insert(uid.clone(), Instant::now());
-                }
-                self.record_idle_pod_finished(&uid);
+                self.record_finished(&uid);
+                self.begin_queued();
             }
             Some(WorkerResult::FinishedByKubelet) => {
-                tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Kubelet has finished the pod");
+                tracing::info!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "Kubelet has finished the pod");
+                let recorder = Arc::clone(&pod.termination.recorder);
                 self.context.journal.forget(&uid);
-                if let Some(status) = self.pods.remove(&uid) {
-                    self.export(&status.termination.recorder, Outcome::Finished);
-                }
-                self.finished.insert(uid, Instant::now());
+                self.export(&recorder, Outcome::Finished);
+                self.pods.insert(uid, PodState::Gone);
             }
-            Some(WorkerResult::Canceled) => {
-                let update = status.termination.updates.borrow().clone();
-                let entry = self.context.journal.pod(&uid);
-                let why = canceled(&status.termination.recorder, entry.as_ref().map(|entry| entry.stage));
-                tracing::warn!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, why = why.as_str(), "Stop request is canceled");
-                self.counters.stop_request_canceled();
-                if !update.terminates_by_api() {
-                    self.context
-                        .events
-                        .event(&update.view, None, Reason::StopRequestCanceled, &why);
-                }
-                status.termination.recorder.set_canceled(why);
-                let record = Arc::clone(&status.termination.recorder);
-                self.export(&record, Outcome::Canceled);
-                self.keep_trace(record);
-                self.context.journal.forget(&uid);
-                self.pods.remove(&uid);
-                if let Some(entry) = entry.filter(|entry| !entry.exits.is_empty() || !entry.processes.is_empty()) {
-                    self.canceled.insert(uid, (entry.exits, entry.processes));
-                }
-                // If the API shows that it terminates, that is a new termination with its whole grace period.
-                let view = match update.terminates_by_api() {
-                    true => update.view,
-                    false => Arc::new(update.view.without_object()),
-                };
-                self.change(view);
-            }
+            Some(WorkerResult::Canceled) => self.record_canceled(uid),
             None => {
-                self.counters.worker_panicked();
-                tracing::error!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, "Worker panicked; it is restarted");
+                self.counters.count(|counts| counts.workers_panicked += 1);
+                tracing::error!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "Worker panicked; it is restarted");
                 self.start(&uid, AFTER_PANIC);
             }
         }
+    }
+
+    /// Nothing of the pod is left on the node.
+    fn record_finished(&mut self, uid: &PodUid) {
+        let Some(PodState::Terminating(pod)) = self.pods.get_mut(uid) else {
+            return;
+        };
+        checkpoint::before(JOURNAL, &"forget");
+        self.context.journal.forget(uid);
+        // It is durable later. After a crash, the next start finds the pod finished.
+        checkpoint::after(JOURNAL, &"forget");
+        pod.state = WorkerState::Finished;
+        let recorder = Arc::clone(&pod.termination.recorder);
+        let is_gone = pod.termination.updates.borrow().view.object.is_absent();
+        let was_queued = pod.was_queued;
+        self.counters.teardown_finished(&recorder);
+        let pod = recorder.pod().clone();
+        tracing::info!(pod.uid = %uid, pod.namespace = %pod.namespace, pod.name = %pod.name, took = ?rounded(recorder.elapsed()), "Teardown finished");
+        self.export(&recorder, Outcome::Finished);
+        self.keep_trace(recorder);
+        if is_gone {
+            self.pods.insert(uid.clone(), PodState::Gone);
+        } else if was_queued {
+            self.pods.insert(uid.clone(), PodState::Finalizing(pod));
+        }
+    }
+
+    /// A kubelet came before a pod had terminated that only a stop request terminates.
+    fn record_canceled(&mut self, uid: PodUid) {
+        let Some(PodState::Terminating(pod)) = self.pods.remove(&uid) else {
+            return;
+        };
+        let Termination { recorder, updates, .. } = pod.termination;
+        let update = updates.borrow().clone();
+        let entry = self.context.journal.pod(&uid);
+        let why = canceled(&recorder, entry.as_ref().map(|entry| entry.stage));
+        let PodRef { namespace, name, .. } = recorder.pod();
+        tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, why = why.as_str(), "Stop request is canceled");
+        self.counters.count(|counts| counts.stop_requests_canceled += 1);
+        if !update.terminates_by_api() {
+            self.context
+                .events
+                .event(&update.view, None, Reason::StopRequestCanceled, &why);
+        }
+        recorder.change(|trace| trace.canceled_because = Some(why));
+        self.export(&recorder, Outcome::Canceled);
+        self.keep_trace(recorder);
+        self.context.journal.forget(&uid);
+        if let Some(entry) = entry.filter(|entry| !entry.exits.is_empty() || !entry.processes.is_empty()) {
+            self.canceled.insert(uid, (entry.exits, entry.processes));
+        }
+        // If the API shows that it terminates, that is a new termination with its whole grace period.
+        self.change(match update.terminates_by_api() {
+            true => update.view,
+            false => Arc::new(update.view.without_object()),
+        });
+    }
+
+    fn terminating_pods(&self) -> impl Iterator<Item = &Terminating> {
+        self.pods.values().filter_map(PodState::terminating)
     }
 
     fn export(&self, record: &TraceRecorder, outcome: Outcome) {
@@ -401,15 +418,13 @@ impl PodWorkers {
     }
 }
 
-// === impl PodSyncStatus ===
+// === impl PodState ===
 
-impl PodSyncStatus {
-    /// Shortens the grace period at once. Ignores a longer one, and any after the containers stopped: this agent's final delete
-    /// sets it to 0.
-    fn shorten(&self, asked: RequestedGrace) {
-        let grace = grace::effective(Some(self.termination.period.grace()), asked);
-        if self.termination.shorten(grace) {
-            self.termination.record_grace(grace, None);
+impl PodState {
+    fn terminating(&self) -> Option<&Terminating> {
+        match self {
+            Self::Terminating(pod) => Some(pod),
+            _ => None,
         }
     }
 }

@@ -85,18 +85,6 @@ pub enum StopRejected {
         /// Why it blocks.
         why: String,
     },
-    /// A kubelet runs, and can stop the pod.
-    #[error("{pod} is left alone: {why}; the kubelet does it: kubectl delete pod -n {namespace} {name}")]
-    LeftToKubelet {
-        /// Namespace and name.
-        pod: String,
-        /// Namespace.
-        namespace: String,
-        /// Name.
-        name: String,
-        /// The kubelet.
-        why: String,
-    },
     /// The agent stops, and begins no termination.
     #[error("the termination of {0} is not started: the agent is stopping; repeat the command once it runs again")]
     Stopping(String),
@@ -146,17 +134,13 @@ impl PodStop {
 
     /// The rejection while the gate blocks. If only a kubelet blocks, it names the remedy: delete the pod with kubectl.
     pub fn rejected(&self, why: String, by_a_kubelet: bool) -> StopRejected {
-        let pod = self.pod();
-        if by_a_kubelet {
-            let (namespace, name) = (self.namespace.clone(), self.name.clone());
-            return StopRejected::LeftToKubelet {
-                pod,
-                namespace,
-                name,
-                why,
-            };
-        }
-        StopRejected::Blocked { pod, why }
+        let why = if by_a_kubelet {
+            let (namespace, name) = (&self.namespace, &self.name);
+            format!("{why}; the kubelet does it: kubectl delete pod -n {namespace} {name}")
+        } else {
+            why
+        };
+        StopRejected::Blocked { pod: self.pod(), why }
     }
 
     /// Namespace and name.

@@ -1,29 +1,49 @@
 //! `check`: its rows and exit codes.
 
-use std::{
-    io::{BufRead as _, BufReader},
-    process::Stdio,
-};
-
 use pod_teardown::{
     journal::{FILE, Journal},
     node::identity::Identity,
 };
 use testbed::{
-    apiserver::{Config, MemApiServer, faults::Fault},
+    apiserver::{MemApiServer, faults::Fault},
     scripted_cri::{ScriptedCri, World},
 };
 use tokio::task::spawn_blocking;
 
-use crate::command::{CommandOutput, Flags, NODE, output_of};
+use crate::{
+    command::{CommandOutput, Flags, NODE, output_of},
+    run::api,
+};
 
-async fn api() -> MemApiServer {
-    let nodes = vec![NODE.to_owned()];
-    let config = Config {
-        nodes,
-        ..Config::default()
-    };
-    MemApiServer::start(config).await.unwrap()
+/// An API server and a runtime that answer.
+async fn servers() -> (MemApiServer, ScriptedCri) {
+    (api().await, ScriptedCri::start(World::new()).await)
+}
+
+/// Valid flags for them.
+fn flags_for(api: &MemApiServer, cri: &ScriptedCri) -> Flags {
+    Flags::for_server(api).with("cri-endpoint", cri.endpoint())
+}
+
+/// `check` exits with this code, and has these failed rows and words.
+async fn assert_check(flags: Flags, code: i32, rows: &[&str], words: &[&str]) {
+    assert_output(&check(flags).await, code, rows, words);
+}
+
+#[track_caller]
+fn assert_output(output: &CommandOutput, code: i32, rows: &[&str], words: &[&str]) {
+    assert_eq!((output.code, &failed(output)[..]), (Some(code), rows), "{output:?}");
+    for word in words {
+        assert!(output.out.contains(word), "{word:?} is not in {}", output.out);
+    }
+}
+
+/// The API server got no request that changes something.
+fn assert_no_writes(api: &MemApiServer) {
+    let writes = api.requests().into_iter().filter(|request| {
+        !matches!(&*request.asked.verb, "get" | "list" | "watch") && !request.asked.path.contains("accessreviews")
+    });
+    assert_eq!(writes.count(), 0);
 }
 
 /// Runs `check`. Asserts that each failure and warning has a remedy, and that the exit code matches.
@@ -62,172 +82,94 @@ fn failed(output: &CommandOutput) -> Vec<&str> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn check_succeeds_if_server_and_runtime_answer() {
-    let api = api().await;
-    let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::for_server(&api).with("cri-endpoint", cri.endpoint());
+    let (api, cri) = servers().await;
+    let flags = flags_for(&api, &cri);
     let paths = [flags.path("state"), flags.path("run")];
-    let output = check(flags).await;
-    assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
-    for word in [
+    let words = [
         "v1.37",
         "containerd 1.6.20",
         "delete pods ",
         "mount namespace",
         "is this node",
-    ] {
-        assert!(output.out.contains(word), "{word:?} is not in {}", output.out);
-    }
+    ];
+    assert_check(flags, 0, &[], &words).await;
     assert!(paths.iter().all(|path| !path.exists()), "check changes nothing");
-    let writes = api.requests().into_iter().filter(|request| {
-        !matches!(&*request.asked.verb, "get" | "list" | "watch") && !request.asked.path.contains("accessreviews")
-    });
-    assert_eq!(writes.count(), 0);
+    assert_no_writes(&api);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn proxy_variables_of_the_environment_are_ignored() {
-    let api = api().await;
-    let cri = ScriptedCri::start(World::new()).await;
+    let (api, cri) = servers().await;
     for proxy in ["http://127.0.0.1:1", "no proxy at all"] {
-        let flags = Flags::for_server(&api).with("cri-endpoint", cri.endpoint());
+        let flags = flags_for(&api, &cri);
         let mut command = flags.command("check");
         command.env("HTTPS_PROXY", proxy).env("https_proxy", proxy);
         let output = spawn_blocking(move || output_of(&mut command)).await.unwrap();
-        assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
+        assert_output(&output, 0, &[], &[]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unreachable_runtime_has_its_exit_code() {
-    let api = api().await;
-    let output = check(Flags::for_server(&api)).await;
-    assert_eq!(
-        (output.code, failed(&output)),
-        (Some(69), vec!["runtime"]),
-        "{output:?}"
-    );
-    assert!(
-        output.out.contains("start the container runtime") && output.out.contains("cri.sock: Version"),
-        "{output:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn unreachable_api_server_has_its_exit_code() {
-    let cri = ScriptedCri::start(World::new()).await;
-    let output = check(Flags::valid().with("cri-endpoint", cri.endpoint())).await;
-    assert_eq!(
-        (output.code, failed(&output)),
-        (Some(69), vec!["API server"]),
-        "{output:?}"
-    );
-    assert!(output.out.contains("http://127.0.0.1:1/: GET /version"), "{output:?}");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn service_without_cri_is_a_configuration_error_and_takes_precedence_over_an_unreachable_server() {
-    let cri = ScriptedCri::start(World::new()).await;
+async fn unreachable_server_and_runtime_have_their_exit_codes_and_a_wrong_setting_takes_precedence() {
+    let (api, cri) = servers().await;
+    assert_check(
+        Flags::for_server(&api),
+        69,
+        &["runtime"],
+        &["start the container runtime"],
+    )
+    .await;
+    let flags = || Flags::valid().with("cri-endpoint", cri.endpoint());
+    assert_check(flags(), 69, &["API server"], &["http://127.0.0.1:1/: GET /version"]).await;
     cri.speak_another_protocol().await;
-    let output = check(Flags::valid().with("cri-endpoint", cri.endpoint())).await;
-    assert_eq!(
-        (output.code, failed(&output)),
-        (Some(78), vec!["API server", "runtime"]),
-        "{output:?}"
-    );
-    assert!(
-        output.out.contains("set --cri-endpoint to the socket of containerd"),
-        "{output:?}"
-    );
+    let remedy = "set --cri-endpoint to the socket of containerd";
+    assert_check(flags(), 78, &["API server", "runtime"], &[remedy]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn missing_node_is_a_configuration_error() {
-    let api = api().await;
-    let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::for_server(&api)
-        .with("cri-endpoint", cri.endpoint())
-        .with("node-name", "n2");
+async fn missing_node_and_node_of_another_host_are_configuration_errors() {
+    let (api, cri) = servers().await;
+    let flags = flags_for(&api, &cri).with("node-name", "n2");
     // An administrator may read any node.
     std::fs::write(flags.path("kubeconfig"), api.admin_kubeconfig()).unwrap();
-    let output = check(flags).await;
-    assert_eq!(
-        (output.code, failed(&output)),
-        (Some(78), vec!["node identity"]),
-        "{output:?}"
-    );
-    assert!(
-        output.out.contains("Node n2 does not exist") && output.out.contains("kubectl get nodes"),
-        "{output:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn node_of_another_host_is_a_configuration_error() {
-    let api = api().await;
-    let cri = ScriptedCri::start(World::new()).await;
+    let words = ["Node n2 does not exist", "kubectl get nodes"];
+    assert_check(flags, 78, &["node identity"], &words).await;
     let info = serde_json::json!({ "machineID": "another" });
     let node = serde_json::json!({
         "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE }, "status": { "nodeInfo": info },
     });
     api.insert_raw(node).unwrap();
-    let output = check(Flags::for_server(&api).with("cri-endpoint", cri.endpoint())).await;
-    assert_eq!(
-        (output.code, failed(&output)),
-        (Some(78), vec!["node identity"]),
-        "{output:?}"
-    );
-    assert!(output.out.contains("another"), "{output:?}");
+    assert_check(flags_for(&api, &cri), 78, &["node identity"], &["another"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_credentials_and_missing_rights_are_other_failures() {
-    let api = api().await;
-    let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::for_server(&api).with("cri-endpoint", cri.endpoint());
+async fn refused_credentials_those_of_another_node_and_missing_rights_are_other_failures() {
+    let (api, cri) = servers().await;
     let unknown_user = testbed::api::kubeconfig(&api.url(), None, "stranger", "no such token");
+    let flags = flags_for(&api, &cri);
     std::fs::write(flags.path("kubeconfig"), unknown_user).unwrap();
-    let output = check(flags).await;
-    assert_eq!(output.code, Some(1), "{output:?}");
-    assert!(
-        output.out.contains("401") && output.out.contains("renew the credentials in --kubeconfig"),
-        "{output:?}"
-    );
-
+    for (flags, words) in [
+        (flags, ["401", "renew the credentials in --kubeconfig"]),
+        (
+            flags_for(&api, &cri).with("node-name", "n2"),
+            ["User \"system:node:n1\"", "--node-name to the name in their user"],
+        ),
+    ] {
+        let output = check(flags).await;
+        let is_said = words.iter().all(|word| output.out.contains(word));
+        assert!(output.code == Some(1) && is_said, "{words:?}: {output:?}");
+    }
     api.faults().inject(Fault::status(500).verb("post").once());
-    let output = check(Flags::for_server(&api).with("cri-endpoint", cri.endpoint())).await;
-    assert_eq!(
-        (output.code, failed(&output)),
-        (Some(1), vec!["list pods"]),
-        "{output:?}"
-    );
-    assert!(output.out.contains("run the check again"), "{output:?}");
-    assert!(
-        !output.out.contains("the kubelet's credentials"),
-        "the credentials are not the cause: {output:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn credentials_of_another_node_are_reported_with_its_name() {
-    let api = api().await;
-    let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::for_server(&api)
-        .with("cri-endpoint", cri.endpoint())
-        .with("node-name", "n2");
-    let output = check(flags).await;
-    assert_eq!(output.code, Some(1), "{output:?}");
-    let remedy =
-        "set --node-name to n1, or --kubeconfig to the kubeconfig of n2: these credentials belong to system:node:n1";
-    assert_eq!(output.out.matches(remedy).count(), failed(&output).len(), "{output:?}");
+    let output = check(flags_for(&api, &cri)).await;
+    assert_output(&output, 1, &["list pods"], &["run the check again"]);
+    let blamed = output.out.contains("the kubelet's credentials");
+    assert!(!blamed, "the credentials are not the cause: {output:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and_neither_is_changed() {
-    let api = api().await;
-    let cri = ScriptedCri::start(World::new()).await;
-    let flags = || Flags::for_server(&api).with("cri-endpoint", cri.endpoint());
-
-    let other = flags();
+    let (api, cri) = servers().await;
+    let other = flags_for(&api, &cri);
     std::fs::create_dir(other.path("state")).unwrap();
     let here = Identity::read(std::path::Path::new("/"));
     let journal = Journal::open(&other.path("state"), &here).unwrap();
@@ -238,20 +180,10 @@ async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and
     std::fs::remove_file(&file).unwrap();
     std::fs::write(&file, &bytes).unwrap();
     drop(journal);
-    let output = check(other).await;
-    assert_eq!(
-        (output.code, failed(&output)),
-        (Some(78), vec!["node identity"]),
-        "{output:?}"
-    );
-    assert!(
-        output
-            .out
-            .contains("the journal is of the Node with UID of another node"),
-        "{output:?}"
-    );
+    let words = "the journal is of the Node with UID of another node";
+    assert_check(other, 78, &["node identity"], &[words]).await;
 
-    let damaged = flags();
+    let damaged = flags_for(&api, &cri);
     std::fs::create_dir_all(damaged.path("state").join(FILE)).unwrap();
     std::fs::write(damaged.path("state/journal.redb.bad-20260102T030405Z"), "before").unwrap();
     let output = spawn_blocking(move || {
@@ -260,26 +192,20 @@ async fn journal_of_another_node_is_an_error_and_an_unusable_one_is_reported_and
         output
     });
     let output = output.await.unwrap();
-    assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
-    for words in [
+    let words = [
         "it is not a regular file",
         "quarantines the file when it starts",
         "finished hooks, and the UID of the Node",
-    ] {
-        assert!(output.out.contains(words), "{words:?} is not in {output:?}");
-    }
-    let quarantined = "bad-20260102T030405Z was unusable";
-    assert!(
-        output.out.contains("WARN  quarantined files") && output.out.contains(quarantined),
-        "{output:?}"
-    );
+        "WARN  quarantined files",
+        "bad-20260102T030405Z was unusable",
+    ];
+    assert_output(&output, 0, &[], &words);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn report_is_printed_as_json_yaml_and_wide_with_the_same_exit_code() {
-    let api = api().await;
-    let cri = ScriptedCri::start(World::new()).await;
-    let flags = || Flags::for_server(&api).with("cri-endpoint", cri.endpoint());
+async fn report_is_printed_as_json_and_wide_with_the_same_exit_code() {
+    let (api, cri) = servers().await;
+    let flags = || flags_for(&api, &cri);
     let print = async |flags: Flags, format: &'static str| {
         spawn_blocking(move || output_of(flags.command("check").args(["-o", format])))
             .await
@@ -301,9 +227,11 @@ async fn report_is_printed_as_json_yaml_and_wide_with_the_same_exit_code() {
             .unwrap()
             .ends_with("docs/how-to/runbook.md#check-runtime")
     );
-    let failed = print(flags().without("kubeconfig").with("node-name", "N_1"), "yaml").await;
-    assert!(
-        failed.code == Some(64) && failed.out.starts_with("isReady: false\nexitCode: 64\n"),
+    let failed = print(flags().without("kubeconfig").with("node-name", "N_1"), "json").await;
+    let failed_report: serde_json::Value = serde_json::from_str(&failed.out).unwrap();
+    assert_eq!(
+        (failed.code, &failed_report["exitCode"]),
+        (Some(64), &64.into()),
         "{failed:?}"
     );
     let wide = print(flags(), "wide").await;
@@ -312,55 +240,6 @@ async fn report_is_printed_as_json_yaml_and_wide_with_the_same_exit_code() {
         report["checks"].as_array().unwrap().len(),
         "{wide:?}"
     );
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn wait_repeats_the_checks_until_the_runtime_answers() {
-    let api = api().await;
-    let flags = Flags::for_server(&api);
-    let socket = flags.path("cri.sock");
-    let mut command = flags.command("check");
-    let command = command.args(["--wait", "60s"]).stdout(Stdio::piped());
-    let mut waiting = command.stderr(Stdio::piped()).spawn().unwrap();
-    let mut errors = BufReader::new(waiting.stderr.take().unwrap())
-        .lines()
-        .map(Result::unwrap);
-    // The first check may take seconds.
-    let is_reported = |line: &String| line.contains("not ready after ") && line.contains(": runtime; waiting up to 1m");
-    let (reported, errors) = spawn_blocking(move || (errors.find(is_reported), errors))
-        .await
-        .unwrap();
-    assert!(reported.is_some(), "it does not wait for the runtime");
-    let cri = ScriptedCri::start(World::new()).await;
-    std::os::unix::fs::symlink(cri.path(), &socket).unwrap();
-    let output = spawn_blocking(move || {
-        let output = waiting.wait_with_output().unwrap();
-        CommandOutput {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: errors.collect(),
-        }
-    });
-    let output = output.await.unwrap();
-    assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
-}
-
-#[test]
-fn service_without_systemd_is_reported_with_what_was_read() {
-    let flags = Flags::valid();
-    let mut command = flags.command("check");
-    command
-        .arg("--service")
-        .env("DBUS_SYSTEM_BUS_ADDRESS", "unix:path=/no/such/bus");
-    let output = output_of(&mut command);
-    for words in [
-        "service unit",
-        "systemd does not answer on D-Bus",
-        "/etc/default/pod-teardown",
-        "#check-service-unit",
-    ] {
-        assert!(output.out.contains(words), "{words:?} is not in {output:?}");
-    }
 }
 
 /// Flags of an agent that only collects.
@@ -373,20 +252,14 @@ fn collector_flags(api: &MemApiServer) -> Flags {
 #[tokio::test(flavor = "multi_thread")]
 async fn collectors_server_cluster_and_rights_are_checked_without_changes() {
     let api = api().await;
-    let output = check(collector_flags(&api)).await;
-    assert_eq!((output.code, failed(&output)), (Some(0), vec![]), "{output:?}");
-    for word in [
+    let words = [
         "collector API server",
         "v1.37",
         "UID of the namespace kube-system",
         "may collect all",
-    ] {
-        assert!(output.out.contains(word), "{word:?} is not in {}", output.out);
-    }
-    let writes = api.requests().into_iter().filter(|request| {
-        !matches!(&*request.asked.verb, "get" | "list" | "watch") && !request.asked.path.contains("accessreviews")
-    });
-    assert_eq!(writes.count(), 0);
+    ];
+    assert_check(collector_flags(&api), 0, &[], &words).await;
+    assert_no_writes(&api);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -401,13 +274,7 @@ async fn missing_rights_and_unreachable_server_of_the_collector_are_reported() {
 
     let flags = collector_flags(&api);
     std::fs::copy(flags.path("kubeconfig"), flags.path("gc")).unwrap();
-    let output = check(flags).await;
-    assert_eq!(
-        (output.code, failed(&output)),
-        (Some(69), vec!["collector API server"]),
-        "{output:?}"
-    );
-    assert!(output.out.contains("http://127.0.0.1:1/"), "{output:?}");
+    assert_check(flags, 69, &["collector API server"], &["http://127.0.0.1:1/"]).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -113,7 +113,7 @@ async fn why_leads_from_a_foreground_deletion_to_the_object_with_a_finalizer() {
     let answer = http(&addr, "GET /metrics");
     for words in [
         "200 OK",
-        "text/plain; version=0.0.4",
+        "application/openmetrics-text; version=1.0.0",
         "pod_teardown_gc_active 1",
         "pod_teardown_gc_synced 1",
         r#"pod_teardown_gc_kind_objects{group="",resource="configmaps"} 3"#,

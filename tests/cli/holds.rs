@@ -1,14 +1,11 @@
 //! `holds` and `approve`: the output, and the log of an approval.
 
 use serde_json::{Value, json};
-use testbed::{
-    apiserver::{Config, MemApiServer},
-    scripted_cri::{ScriptedCri, World},
-};
+use testbed::scripted_cri::{ScriptedCri, World};
 
 use crate::{
     command::{CommandOutput, Flags, NODE, run_command},
-    run::Agent,
+    run::{Agent, api},
 };
 
 fn run(agent: &Agent, arguments: &[&str]) -> CommandOutput {
@@ -18,19 +15,14 @@ fn run(agent: &Agent, arguments: &[&str]) -> CommandOutput {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
-    let config = Config {
-        nodes: vec![NODE.to_owned()],
-        ..Config::default()
-    };
-    let api = MemApiServer::start(config).await.unwrap();
+    let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
-    let watches = |agent: &Agent| agent.status()["watch"]["state"] == "watching";
     let mut agent = Agent::start(
         Flags::for_server(&api)
             .with("cri-endpoint", cri.endpoint())
             .with("mode", "always"),
     );
-    agent.until("it watches", watches).await;
+    agent.until_it_watches().await;
     let nothing = run(&agent, &["holds"]);
     assert_eq!(
         (nothing.code, nothing.out.as_str()),
@@ -76,7 +68,7 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
         approved.out.starts_with("node-uid is approved: the UID"),
         "{approved:?}"
     );
-    agent.until("it watches", watches).await;
+    agent.until_it_watches().await;
     assert!(agent.status()["blocked"].is_null());
     let log = agent.log();
     let line = log.lines().find(|line| line.contains(r#""message":"Approved""#));
@@ -84,19 +76,8 @@ async fn safety_hold_is_listed_and_approved_by_name_and_the_user_is_logged() {
     assert!(logs("root, pid ") && logs("joined again"), "{log}");
     let last = run(&agent, &["holds"]).out;
     assert!(
-        last.contains("Last approval: node-uid at 2") && last.contains(": joined again"),
+        last.contains("Approved: node-uid at 2") && last.contains(": joined again"),
         "{last}"
     );
     assert_eq!(agent.terminate().await, Some(0));
-}
-
-#[test]
-fn holds_and_approvals_need_an_agent() {
-    for arguments in [&["holds"][..], &["approve", "absence", "-y"]] {
-        let output = run_command(&[arguments, &["--socket", "/no/such/socket"]].concat());
-        assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
-        assert!(output.err.contains("no agent answers"), "{output:?}");
-    }
-    assert_eq!(run_command(&["approve"]).code, Some(64));
-    assert_eq!(run_command(&["approve", ""]).code, Some(64));
 }

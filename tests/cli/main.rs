@@ -20,5 +20,3 @@ mod safety;
 mod service;
 mod stop;
 mod timeline;
-mod watch;
-mod why;

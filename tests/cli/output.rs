@@ -50,38 +50,6 @@ fn only_a_test_build_has_the_checkpoints_of_the_crash_matrix() {
     assert_eq!(has, cfg!(feature = "system-tests"));
 }
 
-/// Runs `check` with wrong flags on a terminal of its own, and returns the output.
-fn check_on_a_terminal(variables: &[(&str, &str)]) -> String {
-    let binary = command().get_program().to_str().unwrap().to_owned();
-    let mut script = Command::new("script");
-    script
-        .args(["--quiet", "--command", &format!("{binary} check"), "/dev/null"])
-        .env_remove("NO_COLOR")
-        .env("TERM", "xterm")
-        .envs(variables.iter().copied())
-        .stdin(Stdio::null());
-    String::from_utf8(script.output().unwrap().stdout).unwrap()
-}
-
-#[test]
-fn only_a_terminal_gets_colors_and_not_with_no_color_or_a_dumb_terminal() {
-    let piped = Flags::valid().without("kubeconfig").run("check");
-    assert!(
-        piped.out.contains("  FAIL  ") && !piped.out.contains('\u{1b}'),
-        "{piped:?}"
-    );
-
-    let colored = check_on_a_terminal(&[]);
-    assert!(colored.contains("\u{1b}[31mFAIL\u{1b}[0m"), "{colored:?}");
-    for variable in [("NO_COLOR", "1"), ("TERM", "dumb")] {
-        let plain = check_on_a_terminal(&[variable]);
-        assert!(
-            plain.contains("  FAIL  ") && !plain.contains('\u{1b}'),
-            "{variable:?}: {plain:?}"
-        );
-    }
-}
-
 #[test]
 fn help_has_no_colors_in_a_pipe() {
     let help = command().args(["stop", "--help"]).output().unwrap();

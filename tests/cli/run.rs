@@ -78,6 +78,11 @@ impl Agent {
         }
     }
 
+    pub async fn until_it_watches(&mut self) {
+        self.until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
+            .await;
+    }
+
     /// Sends requests, each of which is logged, until log lines are dropped.
     pub fn fill_log_until_lines_are_dropped(&self) {
         let request = || {
@@ -136,9 +141,7 @@ async fn agent_waits_for_the_runtime_and_then_works() {
     let mut agent = Agent::start(Flags::for_server(&api).with("cri-endpoint", cri.endpoint()));
     agent.wait_for_log("Container runtime is unreachable").await;
     cri.start_again().await;
-    agent
-        .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
-        .await;
+    agent.until_it_watches().await;
     assert_eq!(agent.terminate().await, Some(0));
     assert!(!agent.flags.socket().exists());
 }
@@ -150,9 +153,7 @@ async fn agent_without_settings_only_observes_and_status_says_how_it_may_act() {
     let cri = ScriptedCri::start(World::new()).await;
     let flags = Flags::for_server(&api).without("mode");
     let mut agent = Agent::start(flags.with("cri-endpoint", cri.endpoint()));
-    agent
-        .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
-        .await;
+    agent.until_it_watches().await;
     let socket = agent.flags.socket().to_str().unwrap();
     let status = crate::command::run_command(&["status", "--socket", socket]).out;
     assert!(status.starts_with("Role      observing"), "{status}");
@@ -214,27 +215,6 @@ async fn service_without_cri_is_a_configuration_error() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agent_waits_for_the_api_server_and_status_shows_the_error() {
-    let cri = ScriptedCri::start(World::new()).await;
-    let mut agent = Agent::start(Flags::valid().with("cri-endpoint", cri.endpoint()));
-    agent
-        .until("the watch has an error", |agent| {
-            agent.status()["watch"]["error"].is_string()
-        })
-        .await;
-    assert_eq!(agent.status()["watch"]["state"], "connecting");
-    assert!(
-        agent.status()["blocked"]
-            .as_str()
-            .unwrap()
-            .contains("has not been seen"),
-        "{}",
-        agent.status()
-    );
-    assert_eq!(agent.terminate().await, Some(0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn agent_waits_for_its_node_and_status_shows_the_error() {
     let api = MemApiServer::start(Config::default()).await.unwrap();
     let cri = ScriptedCri::start(World::new()).await;
@@ -248,9 +228,7 @@ async fn agent_waits_for_its_node_and_status_shows_the_error() {
     assert!(error.contains("404") && error.contains(NODE), "{error}");
     let node = serde_json::json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE } });
     api.insert_raw(node).unwrap();
-    agent
-        .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
-        .await;
+    agent.until_it_watches().await;
     assert_eq!(agent.terminate().await, Some(0));
 }
 
@@ -259,9 +237,7 @@ async fn second_agent_of_a_node_names_the_first_and_exits() {
     let api = api().await;
     let cri = ScriptedCri::start(World::new()).await;
     let mut first = Agent::start(Flags::for_server(&api).with("cri-endpoint", cri.endpoint()));
-    first
-        .until("it watches", |agent| agent.status()["watch"]["state"] == "watching")
-        .await;
+    first.until_it_watches().await;
     let pods = first.flags.path("kubelet");
     let second = Flags::for_server(&api)
         .with("cri-endpoint", cri.endpoint())
@@ -276,22 +252,4 @@ async fn second_agent_of_a_node_names_the_first_and_exits() {
     );
     assert!(first.status()["watch"]["state"] == "watching");
     assert_eq!(first.terminate().await, Some(0));
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn unusable_state_directory_is_a_configuration_error() {
-    let cri = ScriptedCri::start(World::new()).await;
-    let flags = Flags::valid().with("cri-endpoint", cri.endpoint());
-    fs::write(flags.path("state"), "no directory").unwrap();
-    let mut agent = Agent::start(flags);
-    assert_eq!(agent.wait_for_exit().await, Some(78));
-    let log = agent.log();
-    let error = log
-        .lines()
-        .find(|line| line.starts_with("pod-teardown: "))
-        .expect("an error");
-    assert!(
-        error.contains("--state-dir") && error.contains("can write to"),
-        "{error}"
-    );
 }

@@ -87,22 +87,6 @@ async fn missing_runtime_does_not_trigger_the_watchdog() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn agent_without_watchdog_sends_no_watchdog_notification() {
-    let flags = Flags::valid();
-    let systemd = Systemd::listen(&flags);
-    let socket = flags.path("notify").display().to_string();
-    let mut agent = Agent::start(flags.by_variable("NOTIFY_SOCKET", &socket));
-    systemd.until("STATUS=").await;
-    agent.wait_for_log("Container runtime is unreachable").await;
-    assert_eq!(agent.terminate().await, Some(0));
-    let remaining = systemd.receive(Duration::from_millis(100)).await.unwrap_or_default();
-    assert!(
-        remaining.iter().all(|line| !line.starts_with("WATCHDOG")),
-        "{remaining:?}"
-    );
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn stopped_agent_sends_no_watchdog_notification_until_it_continues() {
     let cri = ScriptedCri::start(World::new()).await;
     let (systemd, flags) = Systemd::with_flags(Flags::valid().with("cri-endpoint", cri.endpoint()));

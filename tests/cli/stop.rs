@@ -1,9 +1,6 @@
 //! `stop` if the agent exits before the pod has terminated.
 
-use crate::{
-    command::{CommandOutput, Flags, run_command, run_with_answers},
-    run::Agent,
-};
+use crate::command::{CommandOutput, run_with_answers};
 
 /// The command that the error names.
 const REMEDY: &str = "pod-teardown status";
@@ -66,19 +63,4 @@ fn agent_exit_before_the_answer_is_reported_as_an_unknown_result() {
     for words in ["has exited before its answer", REMEDY] {
         assert!(output.err.contains(words), "{words:?} is not in {output:?}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn request_before_the_runtime_is_reached_is_refused_with_the_reason() {
-    let mut agent = Agent::start(Flags::valid());
-    agent.wait_for_log("Container runtime is unreachable").await;
-    let socket = agent.flags.socket().to_str().unwrap().to_owned();
-    for verb in ["stop", "timeline"] {
-        let output = run_command(&[verb, "default/web", "--socket", &socket]);
-        assert_eq!((output.code, output.error_lines().len()), (Some(1), 1), "{output:?}");
-        for words in ["the container runtime has not been reached yet", "No such file"] {
-            assert!(output.err.contains(words), "{words:?} is not in {output:?}");
-        }
-    }
-    assert_eq!(agent.terminate().await, Some(0));
 }

@@ -19,8 +19,6 @@ pub struct Cluster {
     _plane: ControlPlane,
 }
 
-// === impl Cluster ===
-
 impl Cluster {
     /// Starts everything; returns once the agent is synced.
     pub async fn open() -> Result<Self> {

@@ -4,7 +4,7 @@
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
-use crate::scene::{LIMIT, ObjectSpec, Scene, eventually, owned, owners_of, to};
+use crate::scene::{LIMIT, Scene, eventually, owners_of};
 
 const DEPLOYMENTS: &str = "deployments.apps/v1";
 const SETS: &str = "replicasets.apps/v1";
@@ -45,13 +45,6 @@ fn cron_job(name: &str) -> Value {
         "schedule": "0 0 1 1 *", "timeZone": "Etc/UTC", "suspend": true,
         "jobTemplate": {"spec": {"template": template(name, "Never")}},
     }})
-}
-
-/// A pod without a controller.
-fn pod(name: &str, spec: &ObjectSpec) -> Value {
-    let mut pod = template(name, "Always");
-    pod["metadata"] = json!({"name": name, "ownerReferences": spec.owners, "finalizers": spec.finalizers});
-    pod
 }
 
 fn is_left_alone(object: &Value, owners: &[&str]) -> Result<()> {
@@ -136,69 +129,5 @@ pub async fn pods_of_a_replication_controller_are_deleted_while_it_still_creates
     let path = format!("{}/many", s.path(CONTROLLERS));
     s.admin().delete(&path, Some(&options)).await?.ok()?;
     s.wait_for_deletion(CONTROLLERS, "many").await?;
-    s.wait_for_count(0, PODS).await.map(drop)
-}
-
-pub async fn pods_of_a_replication_controller_are_orphaned_by_default(s: &Scene) -> Result<()> {
-    for (name, policy) in [("silent", ""), ("orphaning", "Orphan")] {
-        s.create(CONTROLLERS, &controller(name, 10)).await?;
-        eventually(LIMIT, "ten pods that the controller counts", async || {
-            let controller = s.get(CONTROLLERS, name).await?.unwrap_or_default();
-            Ok((controller["status"]["replicas"] == 10).then_some(()))
-        })
-        .await?;
-        s.delete(CONTROLLERS, name, policy).await?;
-        s.wait_for_deletion(CONTROLLERS, name).await?;
-    }
-    s.wait_until_processed("configmaps/v1").await?;
-    let pods = s.wait_for_count(20, PODS).await?;
-    pods.iter().try_for_each(|pod| is_left_alone(pod, &[]))
-}
-
-pub async fn a_replication_controller_in_foreground_deletion_is_deleted_after_its_pods(s: &Scene) -> Result<()> {
-    s.create(CONTROLLERS, &controller("last", 20)).await?;
-    s.wait_for_count(20, PODS).await?;
-    s.delete(CONTROLLERS, "last", "Foreground").await?;
-    eventually(LIMIT, "the controller to be gone", async || {
-        // Pods are listed after it, so each listed pod existed when it was deleted.
-        let wait_for_deletion = s.get(CONTROLLERS, "last").await?.is_none();
-        let pods = s.list(PODS).await?;
-        ensure!(
-            !wait_for_deletion || pods.is_empty(),
-            "it went before {} pods",
-            pods.len()
-        );
-        Ok(wait_for_deletion.then_some(()))
-    })
-    .await
-}
-
-pub async fn pods_with_a_second_living_owner_keep_only_that_reference(s: &Scene) -> Result<()> {
-    let goes = s.create(CONTROLLERS, &controller("goes", 0)).await?;
-    let stays = s.create(CONTROLLERS, &controller("stays", 0)).await?;
-    for number in 0..10 {
-        let mut owners = vec![to(&goes, true)];
-        if number % 2 == 0 {
-            owners.push(to(&stays, true));
-        }
-        s.create(PODS, &pod(&format!("pod-{number}"), &owned(owners))).await?;
-    }
-    s.delete(CONTROLLERS, "goes", "Foreground").await?;
-    s.wait_for_deletion(CONTROLLERS, "goes").await?;
-    s.wait_until_processed("configmaps/v1").await?;
-    let pods = s.wait_for_count(5, PODS).await?;
-    pods.iter().try_for_each(|pod| is_left_alone(pod, &["stays"]))
-}
-
-pub async fn three_pods_in_an_ownership_cycle_are_deleted(s: &Scene) -> Result<()> {
-    let mut pods = Vec::new();
-    for name in ["one", "two", "three"] {
-        pods.push(s.create(PODS, &pod(name, &ObjectSpec::default())).await?);
-    }
-    for (name, owner) in [("one", &pods[2]), ("two", &pods[0]), ("three", &pods[1])] {
-        let patch = json!({"metadata": {"ownerReferences": [to(owner, true)]}});
-        s.change(PODS, name, &patch).await?;
-    }
-    s.delete(PODS, "one", "Foreground").await?;
     s.wait_for_count(0, PODS).await.map(drop)
 }

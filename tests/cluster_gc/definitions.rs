@@ -10,7 +10,7 @@ use testbed::{
 };
 
 use crate::scene::{
-    LIMIT, ObjectSpec, Scene, delete, eventually, found, in_namespace, owned, owners_of, to, wait_for_deletion,
+    LIMIT, ObjectSpec, Scene, delete, eventually, in_namespace, owned, owners_of, to, wait_for_deletion,
 };
 
 const MAPS: &str = "configmaps/v1";
@@ -23,8 +23,6 @@ pub struct Things {
     namespaced: bool,
     versions: &'static [&'static str],
 }
-
-// === impl Things ===
 
 impl Things {
     /// Defines them; returns once they are served.
@@ -76,10 +74,6 @@ impl Things {
         thing["apiVersion"] = format!("{}/{}", self.group, self.versions[0]).into();
         thing["kind"] = "Thing".into();
         Ok(s.admin().create(&self.collection(&s.namespace), &thing).await?.ok()?)
-    }
-
-    async fn get(&self, s: &Scene, name: &str) -> Result<Option<Value>> {
-        found(s.admin(), &format!("{}/{name}", self.collection(&s.namespace))).await
     }
 
     async fn delete(&self, s: &Scene, name: &str, policy: &str) -> Result<()> {
@@ -138,64 +132,6 @@ pub async fn deleting_a_definition_deletes_its_instances_and_their_dependents_ea
         delete(s.admin(), &things.definition(), "Background").await?;
         s.wait_for_deletion(MAPS, "child").await?;
         wait_for_deletion(s.admin(), &things.definition()).await?;
-    }
-    Ok(())
-}
-
-pub async fn custom_and_built_in_objects_can_own_each_other(s: &Scene) -> Result<()> {
-    let mut both = Vec::new();
-    for (namespaced, place) in [(true, "spaces"), (false, "cluster")] {
-        let group = format!("{place}.{}.test", s.namespace);
-        both.push((
-            namespaced,
-            Things::define(s.admin(), &group, namespaced, &["v1"]).await?,
-        ));
-    }
-    for (namespaced, things) in &both {
-        s.cluster
-            .agent
-            .until_watched(&format!("things.{}", things.group))
-            .await?;
-        for policy in ["Background", "Foreground", "Orphan"] {
-            let name = |what: &str| format!("{what}-{namespaced}-{}", policy.to_lowercase());
-            let (thing, map) = (name("thing"), name("map"));
-            let owner = things.create(s, &thing, &ObjectSpec::default()).await?;
-            things
-                .create(s, &name("thing-of-thing"), &owned([to(&owner, true)]))
-                .await?;
-            s.map(&name("map-of-thing"), &owned([to(&owner, true)])).await?;
-            let owner = s.map(&map, &ObjectSpec::default()).await?;
-            if *namespaced {
-                things
-                    .create(s, &name("thing-of-map"), &owned([to(&owner, true)]))
-                    .await?;
-            }
-            s.map(&name("map-of-map"), &owned([to(&owner, true)])).await?;
-            things.delete(s, &thing, policy).await?;
-            s.delete(MAPS, &map, policy).await?;
-            eventually(
-                LIMIT,
-                &format!("{thing} to be gone, with whom it takes along"),
-                async || {
-                    let mut all = vec![
-                        (false, things.get(s, &thing).await?),
-                        (false, s.get(MAPS, &map).await?),
-                        (true, things.get(s, &name("thing-of-thing")).await?),
-                        (true, s.get(MAPS, &name("map-of-thing")).await?),
-                        (true, s.get(MAPS, &name("map-of-map")).await?),
-                    ];
-                    if *namespaced {
-                        all.push((true, things.get(s, &name("thing-of-map")).await?));
-                    }
-                    let fits = |(is_child, object): &(bool, Option<Value>)| match object {
-                        None => !is_child || policy != "Orphan",
-                        Some(object) => *is_child && policy == "Orphan" && owners_of(object).is_empty(),
-                    };
-                    Ok(all.iter().all(fits).then_some(()))
-                },
-            )
-            .await?;
-        }
     }
     Ok(())
 }

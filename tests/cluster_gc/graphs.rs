@@ -249,8 +249,6 @@ async fn until_idle(admin: &Client, agent: &Agent) -> Result<()> {
     Ok(())
 }
 
-// === impl TestedGraph ===
-
 impl TestedGraph {
     fn new(graph: Graph) -> Self {
         let seen = model::initial(&graph.plan);

@@ -145,8 +145,6 @@ pub async fn renewed_credentials_are_reported_with_their_new_expiry() -> Result<
     agent.stop().await
 }
 
-// === impl Operator ===
-
 impl Operator {
     async fn new(plane: &ControlPlane) -> Result<Self> {
         let operator = Self {

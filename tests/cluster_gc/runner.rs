@@ -1,4 +1,4 @@
-//! Runs the claims as tests, several at a time.
+//! What the claims share.
 
 use std::{
     process::ExitCode,
@@ -10,79 +10,48 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use libtest_mimic::{Arguments, Failed, Trial};
-use tokio::{runtime::Runtime, sync::OnceCell, time};
+use futures::future::LocalBoxFuture;
+use testbed::claims::{self, Claim, Limits};
+use tokio::sync::OnceCell;
 
-use crate::{Check, Claim, cluster::Cluster, scene::Scene};
+use crate::{cluster::Cluster, scene::Scene};
 
-/// The slowest wait twice for a minute and a half; the rest is for a machine under load.
-const LIMIT: Duration = Duration::from_secs(420);
-/// Claims mostly wait.
-const AT_ONCE: usize = 12;
+const LIMITS: Limits = Limits {
+    // Claims mostly wait.
+    at_once: 12,
+    // The slowest wait twice for a minute and a half; the rest is for a machine under load.
+    time: Duration::from_secs(420),
+};
 
-/// State that claims share.
+/// A control plane for all that only need a namespace of their own.
 #[derive(Default)]
-struct World {
+pub struct Shared {
     cluster: OnceCell<Arc<Cluster>>,
-    scenes: AtomicUsize,
+    namespaces: AtomicUsize,
 }
 
 /// The main function of the test binary.
-pub fn main(claims: Vec<Claim>) -> Result<ExitCode> {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(AT_ONCE);
-    let runtime = Arc::new(Runtime::new().context("starting the runtime")?);
-    let world = Arc::new(World::default());
-    let trials = claims.into_iter().map(|claim| {
-        let (world, runtime) = (Arc::clone(&world), Arc::clone(&runtime));
-        Trial::test(claim.name, move || {
-            let checked = runtime.block_on(world.check(&claim.check));
-            checked.map_err(|error| Failed::from(format!("{error:#}")))
-        })
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    // The exit code is returned: the control plane has to be dropped first, and its clients need the runtime.
-    runtime.block_on(async {
-        let world = Arc::into_inner(world).context("a claim goes on after its end")?;
-        match world.cluster.into_inner() {
+pub fn main(claims: Vec<Claim<Shared>>) -> Result<ExitCode> {
+    claims::run(&LIMITS, Shared::default(), claims, async |shared| {
+        match shared.cluster.into_inner() {
             None => Ok(()),
             Some(cluster) => {
                 Arc::into_inner(cluster)
-                    .context("a claim still has the house")?
+                    .context("a claim still has the cluster")?
                     .leave()
                     .await
             }
         }
-    })?;
-    Ok(if conclusion.has_failed() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
     })
 }
 
-// === impl World ===
-
-impl World {
-    async fn check(&self, check: &Check) -> Result<()> {
-        let checked = async {
-            match check {
-                Check::Own(check) => check().await,
-                Check::Shared(check) => {
-                    let cluster = self.cluster().await?;
-                    let number = self.scenes.fetch_add(1, Ordering::Relaxed);
-                    let scene = Scene::new(Arc::clone(&cluster), format!("claim-{number}")).await?;
-                    cluster.during(check(&scene)).await
-                }
-            }
-        };
-        time::timeout(LIMIT, checked)
-            .await
-            .context("it is not decided in time")?
-    }
-
-    async fn cluster(&self) -> Result<Arc<Cluster>> {
-        let open = || async { Ok(Arc::new(Cluster::open().await?)) };
-        self.cluster.get_or_try_init(open).await.cloned()
+impl Shared {
+    /// Checks a claim in a namespace beside others.
+    pub async fn check(&self, check: for<'s> fn(&'s Scene) -> LocalBoxFuture<'s, Result<()>>) -> Result<()> {
+        let open = || async { Ok::<_, anyhow::Error>(Arc::new(Cluster::open().await?)) };
+        let cluster = self.cluster.get_or_try_init(open).await?;
+        let number = self.namespaces.fetch_add(1, Ordering::Relaxed);
+        let scene = Scene::new(Arc::clone(cluster), format!("claim-{number}")).await?;
+        cluster.during(check(&scene)).await
     }
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use testbed::rest::{Client, Patch};
 pub use testbed::{
-    owner_references::{ObjectSpec, TEST_FINALIZER, owned, owners_of, to, with_finalizer},
+    owner_references::{ObjectSpec, TEST_FINALIZER, owned, owners_of, to},
     wait::eventually,
 };
 
@@ -20,8 +20,6 @@ pub struct Scene {
     pub cluster: Arc<Cluster>,
     pub namespace: String,
 }
-
-// === impl Scene ===
 
 impl Scene {
     pub async fn new(cluster: Arc<Cluster>, namespace: String) -> Result<Self> {
@@ -161,7 +159,6 @@ pub fn in_namespace(resource: &str, namespace: &str) -> String {
     }
 }
 
-/// The object at this path.
 pub async fn found(admin: &Client, path: &str) -> Result<Option<Value>> {
     let answer = admin.get(path).await?;
     if answer.code() == 404 {

@@ -41,8 +41,6 @@ fn own_ip() -> Result<String> {
     Ok(socket.local_addr()?.ip().to_string())
 }
 
-// === impl Server ===
-
 impl Server {
     async fn start(victim: &Value, at: (&str, &str)) -> Result<Self> {
         let ip = own_ip()?;

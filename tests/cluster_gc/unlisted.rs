@@ -68,7 +68,7 @@ pub async fn a_kind_that_cannot_be_listed_delays_only_finalizers_and_is_named() 
         wait_for_deletion(&admin, &path("of-foreground")).await?;
         agent
             .until(LIMIT, "the foreground deletion to wait", |status| {
-                status["work"]["deletions"][0]["dependents"] == 0
+                status["work"]["deletions"][0]["why"] == "foregroundDeletion, 0 known dependents"
             })
             .await?;
         ensure!(

@@ -3,16 +3,14 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::Command,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
-use jiff::Timestamp;
-use pod_teardown::ops::{admin, client, status::StatusReport};
 use serde_json::{Value, json};
-use testbed::{containerd::POLITE, wait::eventually};
-use tokio::time::{Instant, sleep};
+use testbed::{command::Killed, containerd::POLITE, wait::eventually};
+use tokio::time::sleep;
 
 use crate::{
     judge::{Act, HOOK, Handover, Side, UNMOUNT},
@@ -25,8 +23,6 @@ const START: Duration = Duration::from_secs(120);
 const PROGRESS_LIMIT: Duration = Duration::from_secs(60);
 /// Longer than all grace periods here (40 s).
 const DELETE_LIMIT: Duration = Duration::from_secs(90);
-/// Shorter than the backoff that the test waits for.
-const IMMEDIATE: Duration = Duration::from_secs(10);
 /// Writes until it exits, to a volume that another pod might use.
 const WRITES: &str = "trap '' TERM; while :; do date >> /data/log; sleep 0.1; done";
 
@@ -36,35 +32,6 @@ struct Pod {
     uid: String,
 }
 
-/// Keeps a mount busy until the drop.
-pub struct MountHolder(Child);
-
-// === impl Holder ===
-
-impl MountHolder {
-    pub fn of(dir: &Path) -> Result<Self> {
-        let sleep = Command::new("sleep")
-            .arg("600")
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .spawn();
-        Ok(Self(sleep.with_context(|| format!("sleep in {}", dir.display()))?))
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.0.id()
-    }
-}
-
-impl Drop for MountHolder {
-    fn drop(&mut self) {
-        self.0.kill().ok();
-        self.0.wait().ok();
-    }
-}
-
-// === impl Pod ===
-
 impl Pod {
     async fn create(scene: &Scene, name: &'static str, spec: Value) -> Result<Self> {
         let pod = json!({ "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name }, "spec": spec });
@@ -72,7 +39,6 @@ impl Pod {
         Ok(Self { name, uid })
     }
 
-    /// Acts of this side on it.
     fn acts(&self, scene: &Scene, side: Side, what: &str) -> Result<Vec<Act>> {
         let names = [(self.name.to_owned(), self.uid.clone())].into();
         let acts = scene.acts(&names)?.into_iter();
@@ -91,15 +57,6 @@ impl Pod {
         let look = async || Ok((!scene.pods().await?.contains_key(self.name)).then_some(()));
         let gone = eventually(DELETE_LIMIT, &format!("the end of {}", self.name), look).await;
         gone.with_context(|| format!("the agent's log ends:\n{}", scene.agent.log_tail()))
-    }
-
-    /// When the agent retries at the latest. `None` if its last attempt has not found this holder.
-    async fn retry_at(&self, scene: &Scene, holder: i32) -> Result<Option<Timestamp>> {
-        let status: StatusReport = client::get(&scene.socket(), admin::STATUS).await?;
-        let traces = status.pods.terminating.iter().filter(|trace| trace.uid == self.uid);
-        let mut blocked = traces.flat_map(|trace| &trace.blocked);
-        let found = blocked.find(|blocked| blocked.holders.contains(&holder));
-        Ok(found.and_then(|blocked| blocked.retry_at))
     }
 
     fn volume(&self, scene: &Scene, name: &str) -> PathBuf {
@@ -166,7 +123,7 @@ pub async fn run() -> Result<()> {
     }
 
     // The kubelet is killed during these three.
-    let holder = MountHolder::of(&half_unmounted.volume(&scene, "busy"))?;
+    let holder = Killed::sleep_in(&half_unmounted.volume(&scene, "busy"))?;
     scene.delete(half_unmounted.name, None).await?;
     half_unmounted
         .until(&scene, UNMOUNT, |acts| {
@@ -241,22 +198,12 @@ pub async fn run() -> Result<()> {
     };
     // A search for holders has a time limit, within which a busy machine may not read all processes.
     eventually(PROGRESS_LIMIT, "why names the holder", named).await?;
-    let is_waiting = async || {
-        let retry_at = half_unmounted.retry_at(&scene, pid.cast_signed()).await?;
-        let is_late = retry_at.is_some_and(|at| at > Timestamp::now() + IMMEDIATE);
-        Ok(is_late.then_some(()))
-    };
-    eventually(DELETE_LIMIT, "a long backoff", is_waiting).await?;
     ensure!(
         scene.pods().await?.contains_key(half_unmounted.name),
         "a volume is mounted"
     );
     drop(holder);
-    let freed = Instant::now();
     half_unmounted.gone(&scene).await?;
-    let took = freed.elapsed();
-    eprintln!("{:.1} s after the mount was free its pod is gone", took.as_secs_f64());
-    ensure!(took < IMMEDIATE, "no pause between attempts: {took:?}");
     // The recorder may be late.
     let unmounts = async || Ok(Some(agents(&half_unmounted, UNMOUNT)?).filter(|acts| !acts.is_empty()));
     let by_agent = eventually(PROGRESS_LIMIT, "an unmount by the agent", unmounts).await?;

@@ -45,7 +45,7 @@ async fn kubelet_and_agent_are_never_both_on_one_pod() -> Result<()> {
     };
     let _alone = ALONE.lock().await;
     let report = run(&plan).await?;
-    eprintln!("{report}");
+    eprintln!("{report:#?}");
     report.is_good()
 }
 
@@ -57,7 +57,7 @@ async fn agent_works_between_the_starts_of_a_kubelet_that_never_works_and_no_ste
     };
     let _alone = ALONE.lock().await;
     let report = loops::run(&plan).await?;
-    eprintln!("{report}");
+    eprintln!("{report:#?}");
     report.is_good()
 }
 

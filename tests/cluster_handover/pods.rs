@@ -9,7 +9,6 @@ use testbed::{
 /// Ignores SIGTERM.
 pub const DEAF: &str = "trap '' TERM; while :; do sleep 1; done";
 
-/// A random pod with this name.
 pub fn pod(name: &str, dice: &mut Dice) -> Value {
     let grace = [2, 5, 15, 30][dice.up_to(4)];
     let mut pod = json!({
@@ -59,7 +58,6 @@ pub fn pod(name: &str, dice: &mut Dice) -> Value {
     pod
 }
 
-/// A container that runs this script.
 pub fn container(name: &str, script: &str) -> Value {
     json!({
         "name": name,

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt,
     pin::pin,
     time::Duration,
 };
@@ -18,7 +17,6 @@ use crate::{
     scene::Scene,
 };
 
-/// Number of running pods.
 const RUNNING_PODS: usize = 18;
 /// Limit for the last deletions and the removal of leftovers by a kubelet, which sweeps once a minute.
 const CLEANUP_LIMIT: Duration = Duration::from_secs(150);
@@ -37,7 +35,9 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Result of a run.
+/// Result of a run; pairs are of the kubelet and of the agent.
+#[derive(Debug)]
+#[allow(dead_code, reason = "all of it is printed")]
 pub struct Report {
     plan: String,
     took: f64,
@@ -66,7 +66,6 @@ pub struct Report {
 /// All pods of the run.
 #[derive(Debug, Default)]
 pub struct Pods {
-    /// UIDs by name.
     uids: BTreeMap<String, String>,
     /// Deletion times by name.
     deleted: BTreeMap<String, f64>,
@@ -192,8 +191,6 @@ pub async fn conclude(plan: String, scene: Scene, mut pods: Pods, taken_over: us
     })
 }
 
-// === impl Flock ===
-
 impl Pods {
     /// Creates and deletes pods for so long.
     pub async fn run_for(&mut self, scene: &Scene, dice: &mut Dice, time: Duration) -> Result<()> {
@@ -305,10 +302,9 @@ impl Pods {
         for name in &stuck {
             scene.delete(name, None).await?;
         }
-        let late = Instant::now() + CLEANUP_LIMIT;
-        while !scene.pods().await?.is_empty() && Instant::now() < late {
-            sleep(Duration::from_millis(500)).await;
-        }
+        let none = async || Ok(scene.pods().await?.is_empty().then_some(()));
+        // Those that stay are reported.
+        drop(eventually(CLEANUP_LIMIT, "the end of all pods", none).await);
         stuck.extend(scene.pods().await?.into_keys());
         Ok(stuck)
     }
@@ -316,14 +312,9 @@ impl Pods {
     /// Leftovers on the node.
     async fn left(&self, scene: &Scene) -> Result<Leftovers> {
         let gone = self.uids.values().cloned().collect();
-        let late = Instant::now() + CLEANUP_LIMIT;
-        loop {
-            let left = scene.left_of(&gone).await?;
-            if left.is_empty() || Instant::now() > late {
-                return Ok(left);
-            }
-            sleep(Duration::from_secs(1)).await;
-        }
+        let clean = async || Ok(scene.left_of(&gone).await?.is_empty().then_some(()));
+        drop(eventually(CLEANUP_LIMIT, "a clean node", clean).await);
+        scene.left_of(&gone).await
     }
 }
 
@@ -358,8 +349,6 @@ fn runs(pod: &Value) -> bool {
     pod["status"]["phase"] == "Running"
 }
 
-// === impl Report ===
-
 impl Report {
     /// Whether the run has no violation.
     pub fn is_good(&self) -> Result<()> {
@@ -388,84 +377,5 @@ impl Report {
             bail!("{by_kubelet} writes by the kubelet were seen and {by_agent} by the agent");
         }
         Ok(())
-    }
-}
-
-impl fmt::Display for Report {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let handed_back =
-            |which: fn(&Handover) -> bool| self.lives.iter().skip(1).filter(|life| which(&life.before)).count();
-        let late = |life: &&Life| life.before != Handover::None && life.start > life.reserved_until;
-        let late = self.lives.iter().filter(late).count();
-        let Verdict {
-            overlaps,
-            run_again,
-            run_again_late,
-            run_again_unasked,
-            begun_again,
-            repeated_after_death,
-            unseen,
-            latest_unseen,
-            in_flight,
-        } = &self.verdict;
-        let millis = usize::from(Duration::from_secs_f64(*latest_unseen).as_millis().min(9_999) as u16);
-        let rows = [
-            ("kubelet deaths", self.lives.len() - 1),
-            ("  of them taken over by the agent", self.taken_over),
-            ("  agents killed meanwhile", self.agent_deaths),
-            ("  handed over clean", handed_back(|before| *before == Handover::Clean)),
-            (
-                "  handed over with a timeout that came",
-                handed_back(|before| matches!(before, Handover::CutShort(_))),
-            ),
-            (
-                "  kubelets that just appeared",
-                handed_back(|before| *before == Handover::None),
-            ),
-            ("  kubelets that came when their handover had run out", late),
-            ("pods created", self.pods),
-            ("pods deleted while kubelets died", self.deleted),
-            ("acts of the kubelet", self.by[0]),
-            ("acts of the agent", self.by[1]),
-            ("hooks run by the kubelet", self.hooks[0]),
-            ("hooks run by the agent", self.hooks[1]),
-            ("mounts by the kubelet", self.mounts[0]),
-            ("mounts by the agent", self.mounts[1]),
-            ("unmounts by the kubelet", self.unmounts[0]),
-            ("unmounts by the agent", self.unmounts[1]),
-            ("writes of pods by the kubelet", self.writes[0]),
-            ("writes of pods by the agent", self.writes[1]),
-            ("overlaps", overlaps.len()),
-            ("recorded hooks run again", run_again.len()),
-            ("  the same where the handover came to its timeout", *run_again_late),
-            ("  the same by a kubelet that just appeared", *run_again_unasked),
-            ("hooks of the agent that were interrupted and begun again", *begun_again),
-            (
-                "hooks that a kubelet had begun and the agent repeated",
-                *repeated_after_death,
-            ),
-            ("acts begun before a kubelet that just appeared was seen", *unseen),
-            ("  the latest so many milliseconds after it was there", millis),
-            ("acts that it cut short", *in_flight),
-            (
-                "acts of the agent on pods that were not deleted",
-                self.acts_before_deletion.len(),
-            ),
-            (
-                "pods whose start was cut short with their kubelet, and that ended with it",
-                self.never_started,
-            ),
-            ("pods lost", self.lost.len()),
-            ("pods stuck", self.stuck.len()),
-            ("left on the node", self.left.len()),
-            (
-                "containers whose start was cut short with their kubelet, which the runtime can remove no more",
-                self.unremovable,
-            ),
-            ("calls for unknown pods", self.unknown),
-        ];
-        writeln!(f, "{} in {:.0} s", self.plan, self.took)?;
-        rows.iter()
-            .try_for_each(|(what, many)| writeln!(f, "{many:>8}  {what}"))
     }
 }

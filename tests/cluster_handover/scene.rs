@@ -14,7 +14,8 @@ use nix::{
     unistd::Pid,
 };
 use pod_teardown::{
-    handover::{guard::work::HandoverResult, role::RoleName},
+    handover::guard::HandoverResult,
+    model::role::RoleName,
     ops::{
         admin::{
             self,
@@ -71,8 +72,6 @@ pub struct Scene {
     audit_log: PathBuf,
     take_over_after: String,
 }
-
-// === impl Scene ===
 
 impl Scene {
     /// With a ready kubelet and a standby agent.
@@ -142,7 +141,6 @@ impl Scene {
         self.end_life()
     }
 
-    /// Kills the kubelet.
     pub fn kill_kubelet(&mut self) -> Result<()> {
         self.kubelet.take().context("a kubelet that lives")?.crash();
         self.end_life()
@@ -154,7 +152,6 @@ impl Scene {
         Ok(())
     }
 
-    /// Kills and restarts the agent.
     pub async fn restart_agent(&mut self) -> Result<()> {
         let pid = self.agent.pid().context("an agent that runs")?;
         kill(Pid::from_raw(pid.cast_signed()), Signal::SIGKILL)?;
@@ -389,6 +386,7 @@ impl Scene {
 }
 
 async fn start_agent(stage: &Stage, through: &Recorder, take_over_after: &str) -> Result<AgentProcess> {
-    let more = ["--take-over-after", take_over_after];
-    AgentProcess::start_beside(stage, Path::new(AGENT), &through.endpoint(), &more).await
+    let agent = stage.agent(Path::new(AGENT))?.flag("--mode", "auto");
+    let agent = agent.flag("--cri-endpoint", through.endpoint());
+    agent.flag("--take-over-after", take_over_after).start().await
 }

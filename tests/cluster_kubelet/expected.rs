@@ -4,7 +4,6 @@ use crate::compare::Difference;
 
 /// An intended difference.
 pub struct Expected {
-    /// Its scenarios.
     pub scenarios: &'static [&'static str],
     /// Its fields; `*` matches any text.
     pub fields: &'static [&'static str],
@@ -12,7 +11,6 @@ pub struct Expected {
     pub situation: &'static str,
 }
 
-/// All of them.
 pub const ALL: &[Expected] = &[
     Expected {
         situation: "pod that had terminated before it was deleted",
@@ -82,8 +80,6 @@ pub const ALL: &[Expected] = &[
         fields: &["event DeadlineExceeded of the pod"],
     },
 ];
-
-// === impl Expected ===
 
 impl Expected {
     /// Whether it covers this difference.

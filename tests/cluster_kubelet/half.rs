@@ -53,8 +53,6 @@ pub struct Outcome {
     pub began: Timestamp,
 }
 
-// === impl Half ===
-
 impl Half<'_> {
     /// Creates everything.
     pub async fn create(&self) -> Result<()> {
@@ -280,7 +278,6 @@ impl Half<'_> {
         Ok(self.admin().get(&self.path_of(scenario)).await?.ok()?)
     }
 
-    /// By name.
     async fn pods(&self) -> Result<BTreeMap<String, Value>> {
         self.list("pods", "name").await
     }

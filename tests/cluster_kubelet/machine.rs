@@ -22,8 +22,6 @@ const DIRECTORIES: [&str; 4] = [
 /// State of these.
 pub struct Machine(Vec<String>);
 
-// === impl Machine ===
-
 impl Machine {
     /// The present state.
     pub fn look() -> Self {

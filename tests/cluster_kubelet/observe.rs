@@ -23,8 +23,8 @@ use testbed::{
     control_plane::ControlPlane,
     kubelet::Kubelet,
     mounts::Mounted,
-    recorder::{Record, Recorder},
-    stage::{AgentProcess, Stage},
+    recorder::{Record, Recorder, expect_reads},
+    stage::Stage,
     wait::eventually,
 };
 use tokio::{sync::OnceCell, time};
@@ -54,7 +54,6 @@ const PODS_PER_UNKNOWN: usize = 15;
 /// Checks one claim.
 pub type Claim = fn(&Run) -> Result<()>;
 
-/// The claims.
 pub const CLAIMS: [(&str, Claim); 3] = [
     (
         "finds_only_documented_differences_in_200_terminations",
@@ -85,8 +84,6 @@ pub struct Run {
     mount: PathBuf,
     pods: usize,
 }
-
-// === impl Observed ===
 
 impl Observed {
     /// With the scenarios whose names contain `KINDS`, else with all.
@@ -121,7 +118,8 @@ async fn run(scenarios: &[Scenario]) -> Result<Run> {
     let recorder = Recorder::start(path, stage.containerd.socket(), "agent", &record)?;
     let kubelet = Kubelet::start(&stage).await?;
     let sweeps = Sweeps::watch(&stage.starter.dirs().pod_logs_dir)?;
-    let agent = AgentProcess::start_observing(&stage, Path::new(AGENT), &recorder.endpoint()).await?;
+    let agent = stage.agent(Path::new(AGENT))?.flag("--mode", "observe");
+    let agent = agent.flag("--cri-endpoint", recorder.endpoint()).start().await?;
     let observed = agent.during(rounds(&stage, scenarios, &sweeps));
     let mounted = observed
         .await
@@ -241,16 +239,7 @@ fn only_documented_differences(run: &Run) -> Result<()> {
 }
 
 fn touches_nothing(run: &Run) -> Result<()> {
-    let is_read = |method: &String| {
-        method.starts_with("List")
-            || method.starts_with("Stream")
-            || method.ends_with("Status")
-            || ["Version", "RuntimeConfig", "GetContainerEvents"].contains(&&**method)
-    };
-    ensure!(run.calls.iter().all(is_read), "{:?}", run.calls);
-    for method in ["ListPodSandbox", "ListContainers", "ContainerStatus"] {
-        ensure!(run.calls.iter().any(|it| it == method), "no {method}: {:?}", run.calls);
-    }
+    expect_reads(&run.calls, &["ListPodSandbox", "ListContainers", "ContainerStatus"])?;
     // Its own reports are about the Node.
     let is_of_node = |event: &&Value| match event["objectRef"]["resource"].as_str() {
         Some("nodes") => event["objectRef"]["subresource"] == "status",

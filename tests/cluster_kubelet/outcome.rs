@@ -33,8 +33,6 @@ const USER: &str = "user";
 /// A container ID is a SHA-256 in hexadecimal digits.
 const ID_LENGTH: usize = 64;
 
-// === impl Outcome ===
-
 impl Outcome {
     /// See the module's documentation.
     pub fn fields(&self) -> Fields {
@@ -107,8 +105,6 @@ impl Outcome {
 struct Walk<'a> {
     outcome: &'a Outcome,
 }
-
-// === impl Walk ===
 
 impl Walk<'_> {
     fn object(&self, path: &str, object: &Value, before: &Value, fields: &mut Fields) {

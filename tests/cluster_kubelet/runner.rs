@@ -1,10 +1,10 @@
 //! Runs both halves and checks each scenario as a test; prints a table of all.
 
-use std::{process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Context, Result};
-use libtest_mimic::{Arguments, Failed, Trial};
-use tokio::{runtime::Runtime, sync::OnceCell, time};
+use anyhow::{Context, Error, Result, ensure};
+use testbed::claims::{self, Arguments, Claim, Limits};
+use tokio::{sync::OnceCell, time};
 
 use crate::{
     compare::Difference,
@@ -18,21 +18,26 @@ use crate::{
 
 /// A run takes three minutes; the margin is for a machine under load.
 const LIMIT: Duration = Duration::from_secs(900);
+/// All claims wait for the same run, which may be repeated.
+const LIMITS: Limits = Limits {
+    at_once: 2,
+    time: LIMIT.saturating_mul(3),
+};
 /// Exit code of SIGKILL in an outcome's summary.
 const KILLED: &str = "=137/";
 const DOCS: &str = include_str!("../../docs/explanation/kubelet-differences.md");
 
-/// State that the trials share.
-struct World {
+/// What the claims share.
+struct Shared {
     scenarios: Vec<Scenario>,
-    // The error as text, since every trial reports it.
+    // The error as text, since every claim reports it.
     report: OnceCell<Result<Report, String>>,
+    observed: Observed,
 }
 
 /// The main function of the test binary.
 pub fn main(scenarios: Vec<Scenario>) -> Result<ExitCode> {
     let arguments = Arguments::from_args();
-    let runtime = Arc::new(Runtime::new().context("starting the runtime")?);
     let docs = docs(&scenarios);
     // With a filter only the selected scenarios run.
     let wanted = |scenario: &Scenario| {
@@ -40,40 +45,33 @@ pub fn main(scenarios: Vec<Scenario>) -> Result<ExitCode> {
         arguments.filter.as_ref().is_none_or(|part| name.contains(part))
             && !arguments.skip.iter().any(|part| name.contains(part))
     };
-    let observed = Arc::new(Observed::new());
-    let world = Arc::new(World {
+    let shared = Shared {
         scenarios: scenarios.into_iter().filter(wanted).collect(),
         report: OnceCell::new(),
-    });
-    let mut trials: Vec<_> = (0..world.scenarios.len())
-        .map(|index| {
-            let (world, runtime) = (Arc::clone(&world), Arc::clone(&runtime));
-            Trial::test(claim(&world.scenarios[index]), move || {
-                runtime.block_on(world.judge(index)).map_err(Failed::from)
-            })
-        })
+        observed: Observed::new(),
+    };
+    let scenarios = shared.scenarios.iter().enumerate();
+    let mut claims: Vec<_> = scenarios
+        .map(|(index, scenario)| Claim::new(claim(scenario), move |shared: &Shared| Box::pin(shared.judge(index))))
         .collect();
-    trials.push(Trial::test("the_docs_tell_of_every_difference_that_is_meant", || {
-        docs.map_err(Failed::from)
+    claims.push(Claim::new("the_docs_tell_of_every_difference_that_is_meant", |_| {
+        Box::pin(async { docs.map_err(Error::msg) })
     }));
-    let (shared, handle) = (Arc::clone(&world), Arc::clone(&runtime));
-    trials.push(Trial::test(
+    claims.push(Claim::new(
         "a_kubelet_of_the_testbed_changes_nothing_on_the_machine",
-        move || handle.block_on(shared.machine()).map_err(Failed::from),
+        |shared: &Shared| Box::pin(shared.machine()),
     ));
     for (name, check) in observe::CLAIMS {
-        let (observed, handle) = (Arc::clone(&observed), Arc::clone(&runtime));
-        let claim = move || handle.block_on(observed.check(check)).map_err(Failed::from);
-        trials.push(Trial::test(format!("an_agent_that_only_observes::{name}"), claim));
+        let name = format!("an_agent_that_only_observes::{name}");
+        claims.push(Claim::new(name, move |shared: &Shared| {
+            Box::pin(async move { shared.observed.check(check).await.map_err(Error::msg) })
+        }));
     }
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    if let Some(Ok(report)) = world.report.get() {
-        table::print(world.scenarios.iter().zip(&report.pairs));
-    }
-    Ok(if conclusion.has_failed() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+    claims::run(&LIMITS, shared, claims, async |shared| {
+        if let Some(Ok(report)) = shared.report.get() {
+            table::print(shared.scenarios.iter().zip(&report.pairs));
+        }
+        Ok(())
     })
 }
 
@@ -101,12 +99,14 @@ fn docs(scenarios: &[Scenario]) -> Result<(), String> {
     }
 }
 
-// === impl World ===
-
-impl World {
-    async fn report(&self) -> Result<&Report, String> {
+impl Shared {
+    async fn report(&self) -> Result<&Report> {
         let run = || async { self.run().await.map_err(|error| format!("{error:#}")) };
-        self.report.get_or_init(run).await.as_ref().map_err(Clone::clone)
+        self.report
+            .get_or_init(run)
+            .await
+            .as_ref()
+            .map_err(|error| Error::msg(error.clone()))
     }
 
     /// Runs both halves, once more if all that is wrong may be by chance.
@@ -131,22 +131,17 @@ impl World {
         run.context("it is not over in time")?
     }
 
-    async fn machine(&self) -> Result<(), String> {
+    async fn machine(&self) -> Result<()> {
         let changed = &self.report().await?.changed;
-        if changed.is_empty() {
-            Ok(())
-        } else {
-            Err(changed.join("\n"))
-        }
+        ensure!(changed.is_empty(), "{}", changed.join("\n"));
+        Ok(())
     }
 
-    async fn judge(&self, index: usize) -> Result<(), String> {
+    async fn judge(&self, index: usize) -> Result<()> {
         let pair = &self.report().await?.pairs[index];
         let wrong = wrong(&self.scenarios[index], pair);
-        if wrong.is_empty() {
-            return Ok(());
-        }
-        Err(format!("field: kubelet / agent\n{}", wrong.join("\n")))
+        ensure!(wrong.is_empty(), "field: kubelet / agent\n{}", wrong.join("\n"));
+        Ok(())
     }
 }
 

@@ -21,7 +21,6 @@ pub struct Scenario {
     pub write_before_deletion: Vec<Write>,
     /// Its eviction before its deletion.
     pub eviction: Option<Eviction>,
-    /// Its deletion.
     pub deletion: Deletion,
     /// A container that runs until the trigger and then crash-loops.
     pub loops: Option<&'static str>,
@@ -34,9 +33,7 @@ pub struct Scenario {
 pub struct Write {
     /// Subresource with a leading slash, or empty.
     pub subresource: &'static str,
-    /// Kind of the patch.
     pub kind: Patch,
-    /// The patch.
     pub patch: Value,
 }
 
@@ -44,7 +41,6 @@ pub struct Write {
 /// message.
 #[derive(Debug, Clone, Copy)]
 pub struct Eviction {
-    /// The volume.
     pub volume: &'static str,
     /// The kubelet's message.
     pub message: &'static str,
@@ -75,8 +71,6 @@ pub fn scenario(name: &'static str, pod: Value) -> Scenario {
         nudged: false,
     }
 }
-
-// === impl Scenario ===
 
 impl Scenario {
     /// Sets another state to reach.
@@ -188,7 +182,6 @@ fn trigger_mount() -> Value {
     json!({ "volumeMounts": [{ "name": TRIGGER, "mountPath": TRIGGER_DIR }] })
 }
 
-/// Adds fields to an object.
 pub fn with(mut object: Value, fields: Value) -> Value {
     if let (Some(object), Value::Object(fields)) = (object.as_object_mut(), fields) {
         object.extend(fields);
@@ -221,7 +214,6 @@ pub fn after(init: &[Value], pod: Value) -> Value {
     with(pod, json!({ "initContainers": init }))
 }
 
-/// A sidecar.
 pub fn sidecar(name: &str, script: &str) -> Value {
     with(container(name, script), json!({ "restartPolicy": "Always" }))
 }
@@ -238,12 +230,10 @@ pub fn phase(phase: &'static str) -> impl Fn(&Value) -> bool {
     move |pod| pod["status"]["phase"] == phase
 }
 
-/// This container is waiting with this reason.
 pub fn waits(container: &'static str, reason: &'static str) -> impl Fn(&Value) -> bool {
     move |pod| status(pod, container).is_some_and(|status| status["state"]["waiting"]["reason"] == reason)
 }
 
-/// This container is in this state.
 pub fn is(container: &'static str, state: &'static str) -> impl Fn(&Value) -> bool {
     move |pod| status(pod, container).is_some_and(|status| !status["state"][state].is_null())
 }

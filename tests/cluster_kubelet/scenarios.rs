@@ -9,7 +9,6 @@ mod surroundings;
 use crate::scenario::Scenario;
 pub use surroundings::SETTINGS;
 
-/// All of them.
 pub fn all() -> Vec<Scenario> {
     [
         ends::scenarios(),

@@ -22,8 +22,6 @@ pub struct Sweeps {
     _watching: JoinSet<()>,
 }
 
-// === impl Sweeps ===
-
 impl Sweeps {
     /// Creates a log directory without a pod, again after each removal.
     pub fn watch(pod_logs: &Path) -> Result<Self> {

@@ -12,7 +12,6 @@ pub fn found(pair: &Pair) -> Vec<Difference> {
     differences(&pair.kubelet.fields(), &pair.agent.fields())
 }
 
-/// One row for each scenario.
 #[allow(clippy::print_stdout, reason = "the table is what the run is for")]
 pub fn print<'a>(rows: impl Iterator<Item = (&'a Scenario, &'a Pair)>) {
     println!("| scenario | kubelet | agent | differs |");

@@ -1,7 +1,5 @@
 //! Commands on the pages: verbs, flags and `make` targets exist.
 
-use std::{collections::BTreeSet, fs};
-
 use clap::{Command, CommandFactory as _, error::ErrorKind};
 use pod_teardown::cli::{Cli, kubectl::KubectlCli};
 
@@ -81,41 +79,30 @@ fn every_command_on_the_pages_is_accepted_by_the_program() {
     assert!(commands > 80, "{commands} commands were found");
 }
 
-#[test]
-fn every_make_target_on_the_pages_exists() {
-    let makefile = fs::read_to_string(pages::root().join("Makefile")).unwrap();
-    let targets: BTreeSet<&str> = makefile
-        .lines()
-        .filter(|line| line.starts_with(char::is_alphabetic))
-        .filter_map(|line| Some(line.split_once(':')?.0))
-        .collect();
-    let (mut wrong, mut found) = (Vec::new(), 0);
-    let mut check = |page: &Page, line: usize, command: &str| {
-        let words = pages::words(command);
-        let mut words = words.iter().skip_while(|word| word.contains('='));
-        if words.next().is_none_or(|word| word != "make") {
-            return;
-        }
-        for target in words.filter(|word| !word.contains('=')) {
-            found += 1;
-            if !targets.contains(target.as_str()) {
-                wrong.push(format!("{}:{line}: make {target}", page.path.display()));
-            }
-        }
-    };
-    for page in pages::all() {
-        for block in page.blocks() {
-            for (index, line) in block.lines.iter().enumerate() {
-                let command = line.strip_prefix("$ ").unwrap_or(line);
-                check(&page, block.line + index + 1, command);
-            }
-        }
-        for (line, span) in page.code_spans() {
-            check(&page, line, span);
-        }
+/// Commands below the flags of a verb and of those below it.
+fn examples(command: &Command, found: &mut Vec<String>) {
+    let text = command.get_after_long_help().or_else(|| command.get_after_help());
+    let text = text.map(ToString::to_string).unwrap_or_default();
+    let text = text.replace("\\\n", " ");
+    let is_command = |line: &&str| line.starts_with("pod-teardown ") || line.starts_with("kubectl teardown ");
+    found.extend(text.lines().map(str::trim).filter(is_command).map(str::to_owned));
+    for verb in command.get_subcommands() {
+        examples(verb, found);
     }
+}
+
+#[test]
+fn every_example_of_the_help_is_accepted_by_the_program() {
+    let mut found = Vec::new();
+    examples(&Cli::command(), &mut found);
+    examples(&KubectlCli::command(), &mut found);
+    let refused = |example: &String| {
+        let (definition, arguments) = arguments(example).unwrap();
+        Some(format!("{example}: {}", refusal(definition, &arguments, false)?))
+    };
+    let wrong: Vec<_> = found.iter().filter_map(refused).collect();
     assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
-    assert!(found > 20, "{found} targets were found");
+    assert!(found.len() > 15, "{found:?}");
 }
 
 #[test]

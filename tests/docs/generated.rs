@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, fs};
 
-use clap::{Arg, Command, CommandFactory as _};
+use clap::{Arg, Command, CommandFactory as _, builder::PossibleValue};
 use pod_teardown::cli::{Cli, kubectl::KubectlCli};
 
 use crate::pages;
@@ -15,17 +15,21 @@ const CLI: &str = "\
 For users of the commands `pod-teardown` and `kubectl teardown`: every verb, argument and flag. To set up the agent, see [Configuration](configuration.md).
 
 - A pod is named as `NAMESPACE/NAME`, as `[-n NAMESPACE] NAME`, or by its UID. Without a namespace it is `default`, as with kubectl.
-- `-o json` prints the agent's answer unchanged, with fields that this program does not know. [Admin API](admin-api.md) describes it. `-o yaml` prints the same.
-- Colors appear only on a terminal, and never with `NO_COLOR` or `TERM=dumb`.
-- `kubectl teardown` is the same program under the name `kubectl-teardown`: see [See it from the cluster](../how-to/see-from-the-cluster.md).
+- `-o FORMAT` of a verb that shows something is `table`, the default, `wide` with more columns, or `json` for the agent's answer unchanged (see
+  [Admin API](admin-api.md)).
+- `--socket PATH` of a verb that queries the agent selects its admin socket. The default is `POD_TEARDOWN_SOCKET` in `/etc/default/pod-teardown`, else
+  `/run/pod-teardown/pod-teardown.sock`.
+- `--help` of each verb and the man pages have examples.
+- No verb repeats itself: use `watch pod-teardown status`.
+- `kubectl teardown` is the same program: see [See it from the cluster](../how-to/see-from-the-cluster.md).
+- Optional arguments are in brackets.
 - All verbs except `help`, `version` and `completion` are for root.
 
 | exit code | meaning |
 |---|---|
 | 0 | success |
-| 1 | any other failure; also: no agent answers |
-| 2 | `status --exit-code`: something is blocked |
-| 64 | wrong usage |
+| 1 | any other failure; also: no agent answers, or it does not know the object |
+| 64 | the command line is wrong |
 | 69 | `check`: the API server or the runtime cannot be reached |
 | 78 | wrong configuration |
 
@@ -43,7 +47,7 @@ For operators who configure the agent: every setting of `pod-teardown run` and `
 - The service reads variables from `/etc/default/pod-teardown`. After a change, run `systemctl restart pod-teardown`.
 - Most nodes need no setting: see [Where the settings come from](../how-to/install.md#where-the-settings-come-from).
 - Durations need a unit: `20s`, `1500ms`, `2m`.
-- All mistakes in flags and files are reported at once, except flags that do not exist.
+- All mistakes in values and files are reported at once, except flags and choices that do not exist.
 - `RUST_LOG=info,pod_teardown=debug` sets what is logged.
 
 This page is generated from the program.
@@ -86,7 +90,7 @@ fn name(arg: &Arg) -> String {
         (None, None) => return format!("`{value}`"),
     };
     match value.as_str() {
-        value if takes_value && !value.is_empty() => format!("`{flag} {value}`"),
+        value if takes_value && !value.is_empty() => format!("`{flag} {}`", value.replace('|', "\\|")),
         _ => format!("`{flag}`"),
     }
 }
@@ -129,6 +133,28 @@ fn heading(arg: &Arg) -> &str {
     arg.get_help_heading().unwrap_or("Agent")
 }
 
+/// The arguments of a verb on the page of the command line. The beginning of the page describes those that many verbs have.
+fn arguments(command: &Command) -> impl Iterator<Item = &Arg> {
+    let of_agent = is_of_agent(command);
+    visible(command).filter(move |arg| !(is_common(arg) || of_agent && is_setting(arg)))
+}
+
+fn is_of_agent(command: &Command) -> bool {
+    matches!(command.get_name(), "run" | "check")
+}
+
+fn is_common(arg: &Arg) -> bool {
+    let is_format = |value: &PossibleValue| matches!(value.get_name(), "table" | "wide" | "json");
+    match arg.get_id().as_str() {
+        "socket" => true,
+        "output" => arg.get_possible_values().iter().all(is_format),
+        _ => matches!(
+            &*help(arg),
+            "The pod: its name, NAMESPACE/NAME, or its UID" | "Namespace of the pod"
+        ),
+    }
+}
+
 /// All groups, in the order of their first setting.
 fn headings<'a>(args: &[&'a Arg]) -> Vec<&'a str> {
     let mut headings = Vec::new();
@@ -140,60 +166,41 @@ fn headings<'a>(args: &[&'a Arg]) -> Vec<&'a str> {
     headings
 }
 
-/// The text below the flags: examples as a block, all else as prose.
+/// The text below the flags, without the examples.
 fn after(command: &Command, out: &mut String) {
     let text = command.get_after_long_help().or_else(|| command.get_after_help());
     let text = text.map(ToString::to_string).unwrap_or_default();
-    let mut examples = Vec::new();
-    for paragraph in text.split("\n\n") {
-        let mut lines = paragraph.lines();
-        if paragraph.starts_with("Example") {
-            examples = lines.skip(1).map(str::trim).collect();
-        } else if lines.clone().all(|line| line.starts_with("  ")) && !examples.is_empty() {
-            examples.extend(lines.by_ref().map(str::trim));
-        } else if !paragraph.trim().is_empty() {
-            let _ = writeln!(out, "\n{}", paragraph.split_whitespace().collect::<Vec<_>>().join(" "));
+    let is_prose = |paragraph: &&str| {
+        let is_indented = paragraph.lines().all(|line| line.starts_with("  "));
+        !is_indented && !paragraph.starts_with("Example")
+    };
+    for paragraph in text.split("\n\n").filter(is_prose) {
+        let text = paragraph.split_whitespace().collect::<Vec<_>>().join(" ");
+        if !text.is_empty() {
+            let _ = writeln!(out, "\n{text}");
         }
-    }
-    if !examples.is_empty() {
-        out.push_str("\n```console not-run: examples of --help\n");
-        let mut continues = false;
-        for line in examples {
-            if line.is_empty() {
-                continue;
-            }
-            let start = match (continues, line.starts_with('#')) {
-                (true, _) => "    ",
-                (false, true) => "",
-                (false, false) => "$ ",
-            };
-            let _ = writeln!(out, "{start}{line}");
-            continues = line.ends_with('\\');
-        }
-        out.push_str("```\n");
     }
 }
 
 fn verb(command: &Command, path: &str, out: &mut String) {
     let path = format!("{path} {}", command.get_name());
-    let children: Vec<_> = command.get_subcommands().filter(|verb| !verb.is_hide_set()).collect();
+    let is_shown = |verb: &&Command| !verb.is_hide_set() && verb.get_name() != "help";
+    let children: Vec<_> = command.get_subcommands().filter(is_shown).collect();
     if children.is_empty() {
         let about = command.get_long_about().or_else(|| command.get_about());
         let about = about.map(ToString::to_string).unwrap_or_default();
-        let _ = writeln!(out, "\n## {path}\n\n{}", about.trim());
         let usage = command.clone().render_usage().to_string();
-        let usage = usage.trim_start_matches("Usage: ");
-        let (_, rest) = usage.split_once(command.get_name()).unwrap_or(("", usage));
-        let _ = writeln!(out, "\n```text\n{path}{rest}\n```");
-        let of_agent = matches!(command.get_name(), "run" | "check");
-        let args: Vec<_> = visible(command).filter(|arg| !(of_agent && is_setting(arg))).collect();
+        let (_, rest) = usage.split_once(command.get_name()).unwrap_or_default();
+        let rest = rest.replace(" [OPTIONS]", "").replace(['<', '>'], "");
+        let _ = writeln!(out, "\n## {path}{rest}\n\n{}", about.trim());
+        let args: Vec<_> = arguments(command).collect();
         if !args.is_empty() {
             out.push_str("\n| argument | default | meaning |\n|---|---|---|\n");
             for arg in args {
                 let _ = writeln!(out, "| {} | {} | {} |", name(arg), default(arg), help(arg));
             }
         }
-        if of_agent {
+        if is_of_agent(command) {
             out.push_str("\nAll settings of the agent: [Configuration](configuration.md).\n");
         }
         after(command, out);

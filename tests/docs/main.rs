@@ -6,7 +6,6 @@
 mod node;
 mod pages;
 
-mod causes;
 mod commands;
 mod generated;
 mod links;

@@ -179,7 +179,6 @@ async fn settings(dir: &Path, endpoint: &str) -> config::Settings {
         ("--cri-endpoint", endpoint.to_owned()),
         ("--kubelet-root", path("kubelet")),
         ("--kubelet-config", path("kubelet.yaml")),
-        ("--cgroup-driver", "cgroupfs".to_owned()),
         ("--state-dir", path("state")),
         ("--socket", path("socket")),
         ("--mode", "auto".to_owned()),

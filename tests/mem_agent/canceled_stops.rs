@@ -1,39 +1,18 @@
 //! Stop requests that are canceled because a kubelet starts first.
 
-use pod_teardown::ops::admin::stop::StopRequest;
-use serde_json::json;
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    scripted_cri::{Fault as Look, Kind, Read, SimState},
-};
-use tokio::time::sleep;
+use testbed::scripted_cri::Fault as Look;
 
-use crate::{
-    guard::kubelet,
-    handover::{hook_runs, nothing_in_progress, request_handover, with_hook},
-    node::{Node, secs, wait_until},
-    pods::{exec, hooked, plain, pod},
-    server::inject_fault,
-    standby::{NodeWithKubelet, assert_takes_threshold},
-    stop_requests::{eviction, granted, outcome},
-};
+use crate::prelude::*;
 
 /// A running agent and a pod "web" with a hook that ignores SIGTERM.
 async fn with_stubborn_pod() -> Node {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term());
-    });
-    node.start().await;
+    let node = Node::started_with("web", &hooked(&exec()), |pod| pod.container("main").ignores_term()).await;
     node.cri.allow_everything();
     node
 }
 
 async fn wait_canceled(node: &Node) {
-    wait_until("the request is canceled", async || {
-        node.status().await.counters.stop_requests_canceled == 1
-    })
-    .await;
+    node.wait_status(|it| it.counters.stop_requests_canceled, 1).await;
 }
 
 /// A kubelet restarts stopped containers.
@@ -66,10 +45,7 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
         if crashes {
             node.start().await;
         }
-        wait_until("the request is canceled", async || {
-            node.status().await.pods.terminating.is_empty()
-        })
-        .await;
+        node.wait_status(|it| it.pods.terminating.is_empty(), true).await;
         let outcome = outcome(&node, "web", 1).await;
         assert!(!outcome.terminated && outcome.trace.canceled_because.unwrap().contains("a kubelet came"));
         std::fs::remove_dir_all(process).unwrap();
@@ -78,8 +54,7 @@ async fn request_is_canceled_when_a_kubelet_starts_first() {
         assert_eq!(node.cri.effects().len(), before, "it runs");
         kubelet_restarts_killed_containers(&node);
         // The next termination is a new one, with its hook and full grace.
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
+        node.tear_down("web").await;
         let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
         assert!(stops.last().unwrap().1.timeout > Some(secs(20)), "{stops:?}");
     }
@@ -102,39 +77,36 @@ async fn request_is_canceled_without_an_api_server_and_a_later_one_is_accepted()
     assert_eq!(node.count_events("web", "StopRequestCanceled").await, 1);
     kubelet_restarts_killed_containers(&node);
     granted(&node, "web/stop", &StopRequest::default()).await;
-    wait_until("the pod has terminated", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
+    node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
 }
 
 /// The kubelet may have restarted the pod, which may have run for days.
 #[tokio::test(start_paused = true)]
 async fn restarted_agent_cancels_a_request_if_a_kubelet_may_have_run() {
     for comes in [false, true] {
-        let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
-        granted(&stage.node, "stubborn/stop", &StopRequest::default()).await;
-        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-        stage.node.crash().await;
+        let mut node = NodeWithKubelet::active_with_stubborn_pod().await;
+        granted(&node, "stubborn/stop", &StopRequest::default()).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        node.crash().await;
         if comes {
-            stage.kubelet_starts();
-            stage.renew().await;
+            node.kubelet_starts();
+            node.renew().await;
             sleep(secs(300)).await;
-            stage.kubelet_exits();
+            node.kubelet_exits();
         }
-        stage.node.start().await;
+        node.start().await;
         if comes {
-            assert_takes_threshold(stage.wait_for_takeover().await);
+            assert_takes_threshold(node.wait_for_takeover().await);
         } else {
-            stage.wait_for_takeover().await;
+            node.wait_for_takeover().await;
         }
-        let canceled = async |many| stage.node.status().await.counters.stop_requests_canceled == many;
+        let canceled = async |many| node.status().await.counters.stop_requests_canceled == many;
         if comes {
-            wait_until("the request is canceled", async || canceled(1).await).await;
+            wait_until!(canceled(1).await);
             sleep(secs(600)).await;
-            assert_eq!(stage.node.cri.effects().len(), 1, "it runs");
+            assert_eq!(node.cri.effects().len(), 1, "it runs");
         } else {
-            stage.node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
+            node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
             assert!(canceled(0).await);
         }
     }
@@ -146,9 +118,7 @@ async fn request_is_canceled_during_a_hook_without_a_runtime_call() {
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let asks = json!({ "httpGet": { "host": "127.0.0.1", "port": silent.local_addr().unwrap().port() } });
     for hook in [json!({ "sleep": { "seconds": 25 } }), asks] {
-        let mut node = Node::new().await;
-        node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
-        node.start().await;
+        let node = Node::started_with("web", &hooked(&hook), |pod| pod.container("main")).await;
         node.cri.allow_everything();
         granted(&node, "web/stop", &StopRequest::default()).await;
         sleep(secs(5)).await;
@@ -165,30 +135,30 @@ async fn request_is_canceled_during_a_hook_without_a_runtime_call() {
 #[tokio::test(start_paused = true)]
 async fn pod_deleted_after_a_canceled_request_gets_its_hook_and_full_grace() {
     for is_away in [false, true] {
-        let mut stage = NodeWithKubelet::active_with_stubborn_pod().await;
+        let mut node = NodeWithKubelet::active_with_stubborn_pod().await;
         let ask = StopRequest {
             grace_period_seconds: Some(5),
             ..eviction("Evicted")
         };
-        granted(&stage.node, "stubborn/stop", &ask).await;
-        stage.node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        granted(&node, "stubborn/stop", &ask).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         if is_away {
-            stage.node.crash().await;
+            node.crash().await;
         } else {
-            inject_fault(&stage.node, Fault::new(Action::Refuse).resource("pods"));
+            inject_fault(&node, Fault::new(Action::Refuse).resource("pods"));
         }
-        stage.kubelet_starts();
-        stage.renew().await;
+        node.kubelet_starts();
+        node.renew().await;
         sleep(secs(300)).await;
-        kubelet_restarts_killed_containers(&stage.node);
-        stage.node.delete("stubborn", None).await;
-        stage.node.api.faults().clear();
-        stage.kubelet_exits();
+        kubelet_restarts_killed_containers(&node);
+        node.delete("stubborn", None).await;
+        node.api.faults().clear();
+        node.kubelet_exits();
         if is_away {
-            stage.node.start().await;
+            node.start().await;
         }
-        stage.node.wait_torn_down("stubborn").await;
-        let stops = stage.node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
+        node.wait_torn_down("stubborn").await;
+        let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
         let last = stops.last().unwrap().1.timeout;
         assert!(last > Some(secs(25)), "its own grace period: {last:?}");
     }
@@ -219,8 +189,7 @@ async fn termination_without_a_recorded_cause_is_canceled_like_a_request() {
     let mut node = Node::with_pods(&["web"]).await;
     node.begin_in_journal("web").await;
     let process = kubelet(&node);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     wait_canceled(&node).await;
     std::fs::remove_dir_all(process).unwrap();
     sleep(secs(600)).await;
@@ -240,16 +209,15 @@ async fn partly_started_pod_is_at_a_safe_point_only_once_the_api_shows_its_end()
             { "name": "second", "image": "", "imageID": "", "ready": false, "restartCount": 0, "state": state },
         ]);
         node.insert(object);
-        node.pod_without_object("web", |pod| drop(pod.container("main").ignores_term()));
-        node.start().await;
-        node.cri.allow_everything();
+        node.pod_without_object("web", |pod| pod.container("main").ignores_term());
+        node.run().await;
         if stalls {
             inject_fault(&node, Fault::new(Action::StallWatch).resource("pods"));
         }
         granted(&node, "web/stop", &StopRequest::default()).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
-        assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
+        assert_eq!(node.phase("web").await, "Failed");
     }
 }
 
@@ -275,17 +243,13 @@ async fn late_watch_event_does_not_cancel_a_finished_request() {
 async fn termination_reverted_by_a_restored_store_beside_a_kubelet_is_canceled() {
     for deleted in [false, true] {
         let mut node = Node::new().await;
-        node.pod("web", &plain(), |pod| drop(pod.container("main")));
+        node.pod("web", &plain(), |pod| pod.container("main"));
         let mut restored = node.get("web").await.unwrap();
         restored["metadata"].as_object_mut().unwrap().remove("resourceVersion");
-        node.start().await;
-        node.cri.allow_everything();
+        node.run().await;
         if !deleted {
             granted(&node, "web/stop", &StopRequest::default()).await;
-            wait_until("the pod is kept", async || {
-                node.status().await.pods.awaiting_deletion == 1
-            })
-            .await;
+            node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
         }
         let process = kubelet(&node);
         sleep(secs(2)).await;

@@ -1,39 +1,24 @@
 //! Containers in states other than running.
 
-use serde_json::json;
-use testbed::scripted_cri::{ExecSync, Kind, SimState, StopContainer, expect};
-use tokio::time::sleep;
-
-use crate::{
-    node::{Node, secs, wait_until},
-    pods::{exec, hooked, plain, pod, uid},
-};
+use crate::prelude::*;
 
 #[tokio::test(start_paused = true)]
-async fn created_container_is_removed_with_its_sandbox() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main").created()));
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-    let kinds: Vec<_> = node.cri.effects().into_iter().map(|(_, seen)| seen.kind).collect();
-    assert_eq!(
-        kinds,
-        [Kind::StopPodSandbox, Kind::RemoveContainer, Kind::RemovePodSandbox]
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn exited_container_gets_no_hook() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main").exited(0)));
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-    assert!(node.cri.effects().iter().all(|(_, seen)| seen.kind != Kind::ExecSync));
-    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
+async fn created_or_exited_container_gets_no_hook_and_is_removed_with_its_sandbox() {
+    for is_created in [true, false] {
+        let node = Node::started_with("web", &hooked(&exec()), |pod| match is_created {
+            true => pod.container("main").created(),
+            false => pod.container("main").exited(0),
+        })
+        .await;
+        node.cri.allow_everything();
+        node.tear_down("web").await;
+        let kinds: Vec<_> = node.kinds().into_iter().map(|(kind, _)| kind).collect();
+        assert_eq!(
+            kinds,
+            [Kind::StopPodSandbox, Kind::RemoveContainer, Kind::RemovePodSandbox]
+        );
+        assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,10 +27,9 @@ async fn container_started_during_termination_is_stopped_before_the_object_is_de
         let mut node = Node::new().await;
         node.pod("web", &plain(), |pod| {
             let pod = pod.container("main").ends_after_term(secs(5), 0);
-            drop(if restarts { pod } else { pod.container("late").created() });
+            if restarts { pod } else { pod.container("late").created() }
         });
-        node.start().await;
-        node.cri.allow_everything();
+        node.run().await;
         node.delete("web", None).await;
         node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
         sleep(secs(1)).await;
@@ -63,22 +47,18 @@ async fn container_started_during_termination_is_stopped_before_the_object_is_de
 
 #[tokio::test(start_paused = true)]
 async fn sandboxes_in_every_state_are_stopped_and_removed() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| {
-        drop(
-            pod.container("main")
-                .exited(1)
-                .sandbox()
-                .container("main")
-                .exited(2)
-                .sandbox()
-                .container("main"),
-        );
-    });
-    node.start().await;
+    let node = Node::started_with("web", &plain(), |pod| {
+        pod.container("main")
+            .exited(1)
+            .sandbox()
+            .container("main")
+            .exited(2)
+            .sandbox()
+            .container("main")
+    })
+    .await;
     node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.tear_down("web").await;
     for kind in [Kind::StopPodSandbox, Kind::RemovePodSandbox] {
         let mut ids: Vec<_> = node
             .cri
@@ -100,11 +80,10 @@ async fn sandboxes_in_every_state_are_stopped_and_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn container_that_exits_during_its_hook_is_stopped() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&json!({ "sleep": { "seconds": 10 } })), |pod| {
-        drop(pod.container("main"));
-    });
-    node.start().await;
+    let node = Node::started_with("web", &hooked(&json!({ "sleep": { "seconds": 10 } })), |pod| {
+        pod.container("main")
+    })
+    .await;
     node.cri.allow_everything();
     node.delete("web", None).await;
     sleep(secs(2)).await;
@@ -117,35 +96,9 @@ async fn container_that_exits_during_its_hook_is_stopped() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn finished_pod_is_not_stopped_again_at_each_start() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").exited(0)));
-    node.cri
-        .change(|world| world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false));
-    let mut over = node.get("web").await.unwrap();
-    over["status"]["phase"] = "Succeeded".into();
-    node.insert(over);
-    for _ in 0..2 {
-        node.start().await;
-        wait_until("the pod is kept", async || {
-            node.status().await.pods.awaiting_deletion == 1
-        })
-        .await;
-        assert!(node.cri.effects().is_empty());
-        node.crash().await;
-    }
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn unstoppable_container_does_not_delay_other_stops() {
     let containers = json!([{ "name": "stuck", "image": "i" }, { "name": "main", "image": "i" }]);
-    let mut node = Node::new().await;
-    node.pod("web", &containers, |pod| drop(pod.container("stuck").container("main")));
-    node.start().await;
+    let node = Node::started_with("web", &containers, |pod| pod.container("stuck").container("main")).await;
     node.cri.in_any_order([
         expect(StopContainer::of("stuck")).error(tonic::Code::Unknown, "shim is gone"),
         expect(StopContainer::of("main")),
@@ -161,7 +114,7 @@ async fn unstoppable_container_does_not_delay_other_stops() {
 async fn frozen_container_is_thawed_before_its_stop() {
     let mut node = Node::new().await;
     node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ends_after_term(secs(5), 3));
+        pod.container("main").ends_after_term(secs(5), 3)
     });
     let dir = node.pod_cgroup("web").join("container-uid-web-main-0");
     std::fs::create_dir_all(&dir).unwrap();
@@ -184,10 +137,9 @@ async fn sidecar_restarted_during_termination_is_stopped_within_the_remaining_gr
     object["spec"]["initContainers"] = json!([{ "name": "proxy", "image": "i", "restartPolicy": "Always" }]);
     node.insert(object);
     node.pod_without_object("web", |pod| {
-        drop(pod.container("proxy").container("main").ends_after_term(secs(10), 0));
+        pod.container("proxy").container("main").ends_after_term(secs(10), 0)
     });
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(2)).await;

@@ -1,23 +1,9 @@
 //! DRA claims: unprepared between the last container's exit and the terminal phase, and never while a pod with them runs.
 
-use std::fs;
+use pod_teardown::model::trace::Obstacle;
+use testbed::drivers::{DraCall, DraDriver, DraService};
 
-use pod_teardown::model::trace::{Blocked, Step};
-use serde_json::{Value, json};
-use testbed::{
-    apiserver::faults::Fault,
-    drivers::{Behavior, DraCall, DraDriver, DraService},
-    scripted_cri::{Kind, Logged},
-};
-use tokio::time::sleep;
-use tonic::Code;
-
-use crate::{
-    log::Log,
-    node::{Node, secs, wait_until},
-    pods::{plain, pod, uid},
-    server::inject_fault,
-};
+use crate::prelude::*;
 
 pub const DRIVER: &str = "gpu.example.com";
 const OTHER: &str = "nic.example.com";
@@ -85,9 +71,7 @@ pub fn claiming(name: &str, claims: &[&str]) -> Value {
 /// A pod with these claims, which exits so many seconds after SIGTERM.
 fn claiming_pod(node: &Node, name: &str, claims: &[&str], ends_after: u64) {
     node.insert(claiming(name, claims));
-    node.pod_without_object(name, |pod| {
-        drop(pod.container("main").ends_after_term(secs(ends_after), 0));
-    });
+    node.pod_without_object(name, |pod| pod.container("main").ends_after_term(secs(ends_after), 0));
 }
 
 fn driver(node: &Node, name: &str) -> DraDriver {
@@ -105,7 +89,7 @@ async fn waits(node: &Node, name: &str) {
     sleep(secs(300)).await;
     node.cri
         .look(|world| assert!(world.sandboxes.values().any(|it| it.pod_uid == uid(name) && !it.ready)));
-    assert_eq!(node.get(name).await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase(name).await, "Running");
 }
 
 #[tokio::test(start_paused = true)]
@@ -115,17 +99,16 @@ async fn claim_is_unprepared_after_containers_stop_and_before_the_terminal_phase
     claiming_pod(&node, "web", &["gpu"], 3);
     let written = checkpoint(&node, &[gpu(&["web"])]);
     driver.behave(Behavior::Slow(secs(10)));
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     sleep(secs(2)).await;
     assert!(driver.called().is_empty(), "while a container runs");
-    wait_until("the driver is called", async || !driver.called().is_empty()).await;
+    wait_until!(!driver.called().is_empty());
     node.cri
         .look(|world| assert!(world.sandboxes.values().all(|sandbox| !sandbox.ready)));
     sleep(secs(9)).await;
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("web").await, "Running");
     node.wait_torn_down("web").await;
     let call = DraCall {
         service: DraService::V1,
@@ -146,15 +129,14 @@ async fn unreadable_pod_blocks_only_its_own_claims() {
     let mut odd = claiming("odd", &["db"]);
     odd["metadata"]["annotations"] = 7.into();
     node.insert(odd);
-    node.pod_without_object("odd", |pod| drop(pod.container("main")));
+    node.pod_without_object("odd", |pod| pod.container("main"));
     let claim = |name, pods| Prepared {
         name,
         pods,
         drivers: &[DRIVER],
     };
     checkpoint(&node, &[claim("web", &["web"]), claim("db", &["db", "odd"])]);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     for name in ["web", "db"] {
         node.delete(name, None).await;
         node.wait_torn_down(name).await;
@@ -164,19 +146,6 @@ async fn unreadable_pod_blocks_only_its_own_claims() {
         ["web"],
         "the other one may be in use by a pod that runs"
     );
-}
-
-#[tokio::test(start_paused = true)]
-async fn driver_with_only_the_older_service_is_called_with_it() {
-    let mut node = Node::new().await;
-    let driver = DraDriver::start(&node.path("kubelet"), DRIVER, &[DraService::V1beta1]).unwrap();
-    claiming_pod(&node, "web", &["gpu"], 0);
-    checkpoint(&node, &[gpu(&["web"])]);
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-    assert_eq!(driver.called()[0].call.service, DraService::V1beta1);
 }
 
 fn reserved(node: &Node, claim: &str, pods: &[&str]) {
@@ -192,68 +161,44 @@ fn reserved(node: &Node, claim: &str, pods: &[&str]) {
 
 #[tokio::test(start_paused = true)]
 async fn claim_used_by_a_running_pod_is_kept_by_any_evidence() {
-    for (witness, prepared_for, of_spec, reserved_for) in [
-        ("checkpoint", &["web", "db"][..], &[][..], &[][..]),
-        ("spec", &["web"], &["gpu"], &[]),
-        ("reservation", &["web"], &[], &["web", "db"]),
-    ] {
-        let mut node = Node::new().await;
-        let driver = driver(&node, DRIVER);
-        claiming_pod(&node, "web", &["gpu"], 0);
-        claiming_pod(&node, "db", of_spec, 0);
-        reserved(&node, "gpu", reserved_for);
-        let written = checkpoint(&node, &[gpu(prepared_for)]);
-        node.start().await;
-        node.cri.allow_everything();
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
-        sleep(secs(300)).await;
-        assert!(driver.called().is_empty(), "{witness}");
-        assert_eq!(fs::read(file(&node)).unwrap(), written, "{witness}");
-        // The last pod has it unprepared, if any evidence assigns it to the pod.
-        node.delete("db", None).await;
-        node.wait_torn_down("db").await;
-        assert_eq!(asked(&driver).len(), usize::from(witness != "reservation"), "{witness}");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn generated_claim_is_found_in_the_pod_status_and_unprepared_with_its_pod() {
+    let named = |claim: &str| json!([{ "name": "gpu", claim: "gpu" }]);
     let made = json!({ "resourceClaimStatuses": [{ "name": "gpu", "resourceClaimName": "gpu" }] });
     let mapping = json!({ "containerName": "main", "requestName": "r", "resourceName": "example.com/gpu" });
     let extended =
         json!({ "extendedResourceClaimStatus": { "resourceClaimName": "gpu", "requestMappings": [mapping] } });
-    for (kind, claims, status) in [
+    for (evidence, prepared_for, claims, status, reserved_for) in [
+        ("checkpoint", &["web", "db"][..], json!([]), json!({}), &[][..]),
+        ("spec", &["web"], named("resourceClaimName"), json!({}), &[]),
+        ("reservation", &["web"], json!([]), json!({}), &["web", "db"]),
         (
-            "by a template",
-            json!([{ "name": "gpu", "resourceClaimTemplateName": "gpus" }]),
+            "status of a template's claim",
+            &["web"],
+            named("resourceClaimTemplateName"),
             made,
+            &["web"],
         ),
-        ("for extended resources", json!([]), extended),
+        ("status of extended resources", &["web"], json!([]), extended, &["web"]),
     ] {
         let mut node = Node::new().await;
         let driver = driver(&node, DRIVER);
         claiming_pod(&node, "web", &["gpu"], 0);
         let mut db = pod("db", &plain());
         db["spec"]["resourceClaims"] = claims;
-        for (field, value) in status.as_object().unwrap() {
-            db["status"][field] = value.clone();
-        }
+        let fields = status.as_object().unwrap().clone();
+        db["status"].as_object_mut().unwrap().extend(fields);
         node.insert(db);
-        node.pod_without_object("db", |_| {});
-        // Neither reservation nor checkpoint names the other pod.
-        reserved(&node, "gpu", &["web"]);
-        checkpoint(&node, &[gpu(&["web"])]);
-        node.start().await;
-        node.cri.allow_everything();
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
+        node.pod_without_object("db", |pod| pod.container("main"));
+        reserved(&node, "gpu", reserved_for);
+        let written = checkpoint(&node, &[gpu(prepared_for)]);
+        node.run().await;
+        node.tear_down("web").await;
         sleep(secs(300)).await;
-        assert!(driver.called().is_empty(), "{kind}");
+        assert!(driver.called().is_empty(), "{evidence}");
+        assert_eq!(fs::read(file(&node)).unwrap(), written, "{evidence}");
+        // The last pod has it unprepared.
         checkpoint(&node, &[gpu(&["db"])]);
-        node.delete("db", None).await;
-        node.wait_torn_down("db").await;
-        assert_eq!(asked(&driver), ["gpu"], "{kind}");
+        node.tear_down("db").await;
+        assert_eq!(asked(&driver), ["gpu"], "{evidence}");
     }
 }
 
@@ -266,8 +211,7 @@ async fn pods_terminating_together_do_not_keep_a_shared_claim() {
     }
     reserved(&node, "gpu", &["web", "db"]);
     checkpoint(&node, &[gpu(&["web", "db"])]);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.delete("db", None).await;
     node.wait_torn_down("web").await;
@@ -284,19 +228,17 @@ async fn runtime_is_not_queried_for_pods_without_the_claim() {
     checkpoint(&node, &[gpu(&["web", "db-0"])]);
     for number in 0..20 {
         node.pod(&format!("db-{number}"), &plain(), |pod| {
-            drop(pod.container("main").ignores_term());
+            pod.container("main").ignores_term()
         });
     }
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     for number in 0..20 {
         node.delete(&format!("db-{number}"), None).await;
     }
     node.calls(20, |_| true).await;
     sleep(secs(5)).await;
     let before = node.cri.log().len();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.tear_down("web").await;
     assert!(driver.called().is_empty(), "the first of them uses it");
     let log = node.cri.log().split_off(before);
     let lists = log
@@ -313,8 +255,7 @@ async fn unreadable_reservation_does_not_count_as_none() {
     claiming_pod(&node, "db", &[], 0);
     reserved(&node, "gpu", &["db"]);
     checkpoint(&node, &[gpu(&["web"])]);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     inject_fault(&node, Fault::status(500).resource("resourceclaims").times(3));
     node.delete("web", None).await;
     node.wait_blocked("web", "resourceclaims").await;
@@ -329,11 +270,9 @@ async fn deleted_or_forbidden_claim_is_unprepared() {
         let driver = driver(&node, DRIVER);
         claiming_pod(&node, "web", &["gpu"], 0);
         checkpoint(&node, &[gpu(&["web"])]);
-        node.start().await;
-        node.cri.allow_everything();
+        node.run().await;
         inject_fault(&node, Fault::status(code).resource("resourceclaims"));
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
+        node.tear_down("web").await;
         assert_eq!(asked(&driver), ["gpu"], "{code}");
     }
 }
@@ -378,12 +317,11 @@ async fn failing_dra_driver_blocks_its_pod_and_not_claims_of_other_drivers() {
                 "the driver's answer lacks it"
             }
         };
-        node.start().await;
-        node.cri.allow_everything();
+        node.run().await;
         node.delete("web", None).await;
         node.wait_blocked("web", words).await;
         let blocked = node.trace("web").await.unwrap().blocked;
-        let of_driver = |it: &Blocked| (it.step, &*it.target) == (Some(Step::Devices), "gpu.example.com");
+        let of_driver = |it: &Obstacle| (it.step, &*it.target) == (Some(Step::Devices), "gpu.example.com");
         assert!(blocked.iter().all(of_driver), "{trouble}: {blocked:?}");
         assert!(blocked[0].retry_at.is_some(), "{trouble}: {blocked:?}");
         waits(&node, "web").await;
@@ -417,14 +355,12 @@ async fn retry_of_a_failed_call_keeps_a_claim_shared_with_a_running_pod() {
     };
     checkpoint(&node, &[gpu(&["web", "db"]), nic]);
     own.behave_for(3, Behavior::Fails(Code::Unavailable, "not yet".to_owned()));
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.run().await;
+    node.tear_down("web").await;
     assert_eq!(asked(&own), ["nic"; 4]);
     assert_eq!(asked(&shared), ["nic"; 4]);
     assert_eq!(log.lines("Another pod uses the claim").len(), 1, "not on each try");
-    assert_eq!(node.get("db").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("db").await, "Running");
 }
 
 #[tokio::test(start_paused = true)]
@@ -433,12 +369,11 @@ async fn pod_that_only_a_wrong_runtime_reports_running_keeps_no_shared_claim() {
     let shared = driver(&node, DRIVER);
     for (name, pid) in [("web", 4242), ("db", 4243)] {
         node.insert(claiming(name, &["gpu"]));
-        node.pod_without_object(name, |pod| drop(pod.container("main").process(pid)));
+        node.pod_without_object(name, |pod| pod.container("main").process(pid));
     }
     node.cri.change(|world| world.kill_shim("container-uid-web-main-0"));
     checkpoint(&node, &[gpu(&["web", "db"])]);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", Some(1)).await;
     node.wait_deleted("web").await;
     assert!(shared.called().is_empty(), "while db runs");
@@ -467,8 +402,7 @@ async fn damaged_checkpoint_blocks_pods_with_claims_and_names_the_remedy() {
             _ => Vec::new(),
         };
         fs::write(file(&node), &damaged).unwrap();
-        node.start().await;
-        node.cri.allow_everything();
+        node.run().await;
         node.delete("web", None).await;
         node.delete("db", None).await;
         node.wait_blocked("web", "dra_manager_state").await;
@@ -493,12 +427,8 @@ async fn kept(node: &mut Node) -> DraDriver {
     over["status"]["phase"] = "Succeeded".into();
     node.insert(over);
     checkpoint(node, &[gpu(&["job"])]);
-    node.cri.allow_everything();
-    node.start().await;
-    wait_until("the pod is kept", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
+    node.run().await;
+    node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
     assert_eq!(asked(&driver), ["gpu"]);
     driver
 }
@@ -509,19 +439,18 @@ async fn pod_with_unprepared_claims_needs_no_driver() {
         let mut node = Node::new().await;
         kept(&mut node).await.crash().await;
         if restarted {
-            node.crash().await;
-            node.start().await;
+            node.restart().await;
         }
-        node.delete("job", None).await;
-        node.wait_torn_down("job").await;
+        node.tear_down("job").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_claims_that_the_checkpoint_assigns_to_the_pod_are_unprepared() {
-    for (what, spec, expected) in [
-        ("the spec names more", &["gpu", "nic"][..], &["gpu"][..]),
-        ("the spec names none", &[], &["gpu"]),
+    for (what, spec, prepared_for, expected) in [
+        ("the spec names more", &["gpu", "nic"][..], &["web"][..], &["gpu"][..]),
+        ("the spec names none", &[], &["web"], &["gpu"]),
+        ("it was prepared for no pod", &["gpu"], &[], &[]),
     ] {
         let mut node = Node::new().await;
         let driver = driver(&node, DRIVER);
@@ -531,26 +460,11 @@ async fn only_claims_that_the_checkpoint_assigns_to_the_pod_are_unprepared() {
             pods: &["gone"],
             drivers: &[DRIVER],
         };
-        checkpoint(&node, &[gpu(&["web"]), nic]);
-        node.start().await;
-        node.cri.allow_everything();
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
+        checkpoint(&node, &[gpu(prepared_for), nic]);
+        node.run().await;
+        node.tear_down("web").await;
         assert_eq!(asked(&driver), expected, "{what}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn claim_that_was_prepared_for_no_pod_is_not_unprepared() {
-    let mut node = Node::new().await;
-    let driver = driver(&node, DRIVER);
-    claiming_pod(&node, "web", &["gpu"], 0);
-    checkpoint(&node, &[gpu(&[])]);
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-    assert_eq!(asked(&driver), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -569,10 +483,8 @@ async fn driver_whose_devices_all_skip_the_operation_is_neither_called_nor_neede
             "DriverState": { DRIVER: { "Devices": null, "skipNodeOperations": skipped } },
         });
         write_checkpoint(&node, &[claim]);
-        node.start().await;
-        node.cri.allow_everything();
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
+        node.run().await;
+        node.tear_down("web").await;
         assert_eq!(
             present.map_or(0, |driver| asked(&driver).len()),
             usize::from(is_called),

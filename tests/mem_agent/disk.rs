@@ -1,42 +1,22 @@
 //! Volumes, cgroups and directories that block the final delete.
 
 use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
     process::{Child, Command},
     sync::mpsc,
     thread::{self, JoinHandle},
-    time::Duration,
 };
 
 use nix::{sys::stat::Mode, unistd::mkfifo};
-use serde_json::json;
-use testbed::apiserver::requests::Request;
-use tokio::{task::spawn_blocking, time::sleep};
+use tokio::task::spawn_blocking;
 
-use crate::{
-    guard::kubelet,
-    node::{Node, secs, wait_until},
-    pods::{hooked, uid},
-    safety_holds::approve,
-};
+use crate::prelude::*;
 
 async fn with_simple_pod() -> Node {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
-    node.cri.allow_everything();
-    node
+    Node::running(&["web"]).await
 }
 
 pub fn cgroup(node: &Node, name: &str) -> PathBuf {
     node.path("cgroup/kubepods").join(format!("pod{}", uid(name)))
-}
-
-fn deletes(node: &Node) -> usize {
-    let by_agent = |it: &Request| it.asked.verb == "delete" && it.asked.user.starts_with("system:node:");
-    node.api.requests().iter().filter(|request| by_agent(request)).count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -70,8 +50,8 @@ async fn volume_of_an_unknown_plugin_keeps_the_object_and_is_named_in_status() {
         node.delete("web", None).await;
         node.wait_blocked("web", kind).await;
         sleep(secs(300)).await;
-        assert_eq!(deletes(&node), 0);
-        assert_eq!(node.get("web").await.unwrap()["status"]["phase"], phase, "{kind}");
+        assert_eq!(request_codes(&node, "delete", "pods"), []);
+        assert_eq!(node.phase("web").await, phase, "{kind}");
         // Its data is not the agent's.
         assert!(volume.join("vol_data.json").exists());
         assert_eq!(node.count_events("web", "FailedUnMount").await, 1);
@@ -93,12 +73,11 @@ async fn mounts_are_found_with_pods_on_another_disk() {
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();
     let mount = format!("32 1 0:50 / {} rw - tmpfs tmpfs rw\n", mounted.display());
     fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.wait_blocked("web", "plugins/other").await;
     sleep(secs(100)).await;
-    assert!(mounted.exists() && deletes(&node) == 0);
+    assert!(mounted.exists() && request_codes(&node, "delete", "pods").is_empty());
     fs::write(node.path("mountinfo"), table).unwrap();
     node.wait_torn_down("web").await;
 }
@@ -113,7 +92,7 @@ async fn symlink_in_place_of_the_volumes_directory_is_not_followed() {
     node.delete("web", None).await;
     node.wait_blocked("web", "volumes").await;
     sleep(secs(100)).await;
-    assert!(precious.join("file").exists() && deletes(&node) == 0);
+    assert!(precious.join("file").exists() && request_codes(&node, "delete", "pods").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,12 +115,8 @@ async fn pod_with_cgroup_processes_unknown_to_the_runtime_is_blocked() {
             .await;
         sleep(secs(200)).await;
         assert!(cgroup.exists() && node.pod_dir("web").exists());
-        assert_eq!(deletes(&node), 0);
-        assert_eq!(
-            node.get("web").await.unwrap()["status"]["phase"],
-            "Running",
-            "the exit is unknown"
-        );
+        assert_eq!(request_codes(&node, "delete", "pods"), []);
+        assert_eq!(node.phase("web").await, "Running", "the exit is unknown");
         fs::remove_dir_all(&cgroup).unwrap();
         node.wait_torn_down("web").await;
     }
@@ -183,8 +158,7 @@ async fn hanging_filesystem_check_blocks_no_other_pod() {
     let mut node = Node::with_pods(&["web", "other"]).await;
     fs::create_dir_all(cgroup(&node, "web").join("child")).unwrap();
     let hangs = HangingFile::at(cgroup(&node, "web").join("child/cgroup.procs"));
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.delete("other", None).await;
     node.wait_deleted("other").await;
@@ -238,13 +212,12 @@ async fn runtime_that_forgets_containers_during_a_stop_proves_nothing() {
         let mut node = Node::new().await;
         let main = hooked(&json!({ "sleep": { "seconds": 10 } }))[0].take();
         let containers = json!([main, { "name": "other", "image": "registry.test/busybox:1" }]);
-        node.pod("web", &containers, |pod| drop(pod.container("main").container("other")));
+        node.pod("web", &containers, |pod| pod.container("main").container("other"));
         let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
         fs::create_dir_all(&volume).unwrap();
         let id = node.cri.look(|world| world.container("main").unwrap().id.clone());
         let mut process = Bystander::in_cgroup(&cgroup(&node, "web").join(&id));
-        node.start().await;
-        node.cri.allow_everything();
+        node.run().await;
         node.delete("web", None).await;
         sleep(secs(5)).await;
         node.cri.change(|world| {
@@ -256,7 +229,7 @@ async fn runtime_that_forgets_containers_during_a_stop_proves_nothing() {
         node.wait_blocked("web", "processes in this cgroup (first PID").await;
         sleep(secs(200)).await;
         assert!(process.is_alive() && volume.exists(), "{lost:?}");
-        assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running", "{lost:?}");
+        assert_eq!(node.phase("web").await, "Running", "{lost:?}");
         fs::remove_dir_all(cgroup(&node, "web").join(&id)).unwrap();
         node.wait_torn_down("web").await;
     }
@@ -264,16 +237,14 @@ async fn runtime_that_forgets_containers_during_a_stop_proves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn cgroup_processes_are_unknown_to_a_runtime_with_only_a_sandbox() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     node.cri.change(|world| {
         world.containers.clear();
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
     });
     let other = cgroup(&node, "web").join("0123456789abcdef");
     let mut process = Bystander::in_cgroup(&other);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.wait_blocked("web", "blocked: 1 processes in this cgroup").await;
     sleep(secs(200)).await;
@@ -284,8 +255,7 @@ async fn cgroup_processes_are_unknown_to_a_runtime_with_only_a_sandbox() {
 
 #[tokio::test(start_paused = true)]
 async fn approved_processes_are_killed_before_teardown_and_others_never() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     node.cri.change(|world| {
         world.containers.clear();
         world.sandboxes.values_mut().for_each(|sandbox| sandbox.ready = false);
@@ -297,8 +267,7 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     // A slow kernel: while the file exists, it only gets the request to kill.
     let kill = cgroup(&node, "web").join("cgroup.kill");
     fs::write(&kill, "").unwrap();
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.wait_blocked("web", "agent kills them: pod-teardown approve pod/default/web")
         .await;
@@ -314,7 +283,7 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
     drop(stranger);
     fs::remove_dir_all(&new).unwrap();
     let asked = || fs::read_to_string(&kill).unwrap() == "1";
-    wait_until("the kill is requested", async || asked()).await;
+    wait_until!(asked());
     sleep(secs(60)).await;
     assert!(process.is_alive() && volume.exists());
     let shown = node.get("web").await.unwrap();
@@ -328,8 +297,7 @@ async fn approved_processes_are_killed_before_teardown_and_others_never() {
 
 #[tokio::test(start_paused = true)]
 async fn leftover_processes_of_a_known_pod_are_killed() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     let ids = node.cri.look(|world| {
         let container = world.container("main").unwrap();
         [container.id.clone(), container.sandbox_id.clone()]
@@ -342,8 +310,7 @@ async fn leftover_processes_of_a_known_pod_are_killed() {
         pod,
     ];
     let mut processes = places.map(|place| Bystander::in_cgroup(&place));
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     for process in &mut processes {
         process.wait_killed().await;
@@ -352,37 +319,18 @@ async fn leftover_processes_of_a_known_pod_are_killed() {
 
 #[tokio::test(start_paused = true)]
 async fn leftover_processes_are_killed_while_a_volume_blocks_the_pod() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~unheard-of/data");
     fs::create_dir_all(&volume).unwrap();
     let id = node.cri.look(|world| world.container("main").unwrap().id.clone());
     let container = cgroup(&node, "web").join(id);
     let mut process = Bystander::in_cgroup(&container);
     let procs = container.join("cgroup.procs");
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     process.wait_killed().await;
     // As the kernel does.
     fs::write(procs, "").unwrap();
     node.wait_blocked("web", "unheard-of").await;
-    assert!(volume.exists() && cgroup(&node, "web").exists() && deletes(&node) == 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn terminated_pod_that_is_not_deleted_keeps_object_containers_and_logs() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    let mut ended = node.get("web").await.unwrap();
-    ended["status"]["phase"] = "Succeeded".into();
-    node.insert(ended);
-    node.cri.allow_everything();
-    node.start().await;
-    sleep(secs(60)).await;
-    assert_eq!(node.status().await.pods.awaiting_deletion, 1);
-    assert!(node.cri.look(|world| world.containers.len() == 1));
-    assert!(node.path("logs").read_dir().unwrap().count() == 1 && deletes(&node) == 0);
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    assert!(volume.exists() && cgroup(&node, "web").exists() && request_codes(&node, "delete", "pods").is_empty());
 }

@@ -1,28 +1,12 @@
 //! Driver pods are stopped after the pods that need them, within a limited hold.
 
-use std::{fs, os::unix::fs::symlink, time::Duration};
-
 use pod_teardown::teardown::plan::PlannedWait;
-use serde_json::json;
-use testbed::{
-    apiserver::{
-        faults::{Action, Fault},
-        requests::Request,
-    },
-    drivers::{Behavior, CsiDriver, DraDriver, DraService, csi_volumes::Pv},
-    scripted_cri::{Kind, PodBuilder, Seen, StopContainer, StopPodSandbox, expect},
-};
-use tokio::time::{Instant, sleep};
-use tonic::Code;
+use testbed::drivers::{DraDriver, DraService};
 
+use crate::prelude::*;
 use crate::{
-    devices::{DRIVER as DRA, Prepared, checkpoint, claiming},
-    guard::kubelet,
+    devices::{DRIVER as DRA, claiming},
     in_use::{DRIVER as CSI, csi_driver, published, storing_pod},
-    log::Log,
-    node::{Node, secs, wait_until},
-    pods::{plain, pod, uid},
-    server::inject_fault,
 };
 
 const DATA: Pv<'_> = Pv {
@@ -40,13 +24,13 @@ fn driver_object(node: &Node, name: &str, driver: &str) {
     node.insert(object);
 }
 
-fn driver_pod(node: &Node, name: &str, driver: &str, build: impl FnOnce(PodBuilder<'_>)) {
+fn driver_pod(node: &Node, name: &str, driver: &str, build: impl for<'a> FnOnce(PodBuilder<'a>) -> PodBuilder<'a>) {
     driver_object(node, name, driver);
     node.pod_without_object(name, build);
 }
 
-fn simple(pod: PodBuilder<'_>) {
-    drop(pod.container("main"));
+fn simple(pod: PodBuilder<'_>) -> PodBuilder<'_> {
+    pod.container("main")
 }
 
 /// A node with a driver pod `csi`, a pod `db` with its volume, and an agent with `--driver-hold 1m`.
@@ -56,8 +40,7 @@ async fn started(ends_after: u64) -> (Node, CsiDriver) {
     let driver = csi_driver(&node, CSI);
     driver_pod(&node, "csi", CSI, simple);
     storing_pod(&node, "db", &DATA, ends_after);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     (node, driver)
 }
 
@@ -76,20 +59,19 @@ fn stops(node: &Node, name: &str) -> Vec<(Duration, Seen)> {
 
 /// Waits for the pod's stop; returns its timeout.
 async fn wait_stopped(node: &Node, name: &str) -> Duration {
-    wait_until("the pod is stopped", async || !stops(node, name).is_empty()).await;
+    wait_until!(!stops(node, name).is_empty());
     stops(node, name)[0].1.timeout.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn csi_driver_is_stopped_after_terminating_pods_with_its_volumes() {
     let (node, driver) = started(20).await;
-    node.delete("csi", None).await;
-    node.delete("db", None).await;
+    node.delete_all(["csi", "db"], None).await;
     node.wait_blocked("csi", "blocked: terminating pods need this pod as a driver: default/db")
         .await;
     sleep(secs(15)).await;
     assert!(stops(&node, "csi").is_empty());
-    wait_until("the volume is unstaged", async || driver.effects().len() == 2).await;
+    wait_until!(driver.effects().len() == 2);
     assert!(stops(&node, "csi").is_empty());
     // Its grace period is complete, and no wait is reported.
     assert_eq!(wait_stopped(&node, "csi").await, secs(30));
@@ -120,12 +102,10 @@ async fn plan_of_a_driver_names_the_terminating_pods_that_need_it() {
 async fn stopping_driver_no_longer_reports_its_hold() {
     let mut node = Node::new().await;
     let _driver = csi_driver(&node, CSI);
-    driver_pod(&node, "csi", CSI, |pod| drop(pod.container("main").ignores_term()));
+    driver_pod(&node, "csi", CSI, |pod| pod.container("main").ignores_term());
     storing_pod(&node, "db", &DATA, 5);
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("csi", None).await;
-    node.delete("db", None).await;
+    node.run().await;
+    node.delete_all(["csi", "db"], None).await;
     node.wait_blocked("csi", "blocked: ").await;
     wait_stopped(&node, "csi").await;
     assert_eq!(node.trace("csi").await.unwrap().blocked, []);
@@ -135,10 +115,10 @@ async fn stopping_driver_no_longer_reports_its_hold() {
 async fn volume_of_a_running_pod_holds_no_driver() {
     let (node, driver) = started(0).await;
     let began = Instant::now();
-    node.delete("csi", None).await;
-    node.wait_torn_down("csi").await;
+    node.tear_down("csi").await;
     assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
     assert_eq!(driver.effects(), []);
+    assert_eq!(node.count_events("csi", "DriverHoldExceeded").await, 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -146,22 +126,12 @@ async fn driver_is_stopped_after_the_longest_hold_and_an_event_names_the_remaini
     let (node, driver) = started(0).await;
     driver.behave(busy());
     let began = Instant::now();
-    node.delete("csi", None).await;
-    node.delete("db", None).await;
+    node.delete_all(["csi", "db"], None).await;
     assert_eq!(wait_stopped(&node, "csi").await, secs(30));
-    let held = began.elapsed();
-    assert!(held >= secs(60) && held < secs(65), "{held:?}");
+    assert_took(began, secs(60)..secs(65));
     node.wait_torn_down("csi").await;
-    wait_until("it is reported", async || {
-        node.count_events("csi", "DriverHoldExceeded").await == 1
-    })
-    .await;
-    let events = node.events("csi").await;
-    let (_, message) = events
-        .iter()
-        .find(|(reason, _)| reason == "DriverHoldExceeded")
-        .unwrap();
-    assert!(message.contains("default/db"), "{message}");
+    wait_until!(node.count_events("csi", "DriverHoldExceeded").await == 1);
+    assert_has(&node.messages("csi", "DriverHoldExceeded").await[0], &["default/db"]);
     assert!(node.get("db").await.is_some());
 }
 
@@ -171,13 +141,11 @@ async fn restart_changes_neither_grace_nor_hold() {
         let (mut node, driver) = started(0).await;
         driver.behave(busy());
         let began = Instant::now();
-        node.delete("csi", None).await;
-        node.delete("db", None).await;
+        node.delete_all(["csi", "db"], None).await;
         node.wait_blocked("csi", "blocked: ").await;
         for _ in 0..2 {
             sleep(secs(20)).await;
-            node.crash().await;
-            node.start().await;
+            node.restart().await;
         }
         assert!(stops(&node, "csi").is_empty());
         if recovers {
@@ -200,8 +168,7 @@ async fn termination_not_attempted_beside_a_kubelet_has_not_begun_after_a_restar
     }
     for _ in 0..2 {
         sleep(secs(90)).await;
-        node.crash().await;
-        node.start().await;
+        node.restart().await;
     }
     fs::remove_dir_all(process).unwrap();
     assert_eq!(wait_stopped(&node, "db").await, secs(30));
@@ -219,8 +186,7 @@ async fn agent_stop_during_a_hold_reports_no_failure() {
     let log = Log::new();
     let (mut node, driver) = started(0).await;
     driver.behave(busy());
-    node.delete("csi", None).await;
-    node.delete("db", None).await;
+    node.delete_all(["csi", "db"], None).await;
     node.wait_blocked("csi", "blocked: ").await;
     assert_eq!(node.stop().await, Ok(()));
     let failed = log.lines("Teardown step failed");
@@ -234,20 +200,18 @@ async fn driver_without_running_containers_is_not_held() {
     let driver = csi_driver(&node, CSI);
     driver.behave(busy());
     driver_object(&node, "csi", CSI);
-    node.pod_without_object("csi", |pod| drop(pod.container("main").exited(1)));
+    node.pod_without_object("csi", |pod| pod.container("main").exited(1));
     node.cri.change(|world| {
         for sandbox in world.sandboxes.values_mut() {
             sandbox.ready = false;
         }
     });
     storing_pod(&node, "db", &DATA, 0);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("db", None).await;
     node.wait_blocked("db", "busy").await;
     let began = Instant::now();
-    node.delete("csi", None).await;
-    node.wait_torn_down("csi").await;
+    node.tear_down("csi").await;
     assert!(began.elapsed() < secs(10), "{:?}", began.elapsed());
 }
 
@@ -267,21 +231,14 @@ async fn drivers_that_wait_for_each_other_are_stopped_after_the_hold() {
         };
         published(&node, name, &pv);
     }
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     let began = Instant::now();
-    for name in ["one", "two"] {
-        node.delete(name, None).await;
-    }
+    node.delete_all(["one", "two"], None).await;
     for name in ["one", "two"] {
         wait_stopped(&node, name).await;
         node.wait_torn_down(name).await;
     }
-    assert!(
-        began.elapsed() > secs(59) && began.elapsed() < secs(75),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_took(began, secs(59)..secs(75));
 }
 
 #[tokio::test(start_paused = true)]
@@ -311,13 +268,12 @@ async fn raw_block_volume_holds_only_its_own_driver() {
         node.simple_pod("db");
         let data = node.path("kubelet/plugins/kubernetes.io/csi/volumeDevices/pv-1/data");
         fs::create_dir_all(&data).unwrap();
-        let said = json!({ "driverName": of, "volumeHandle": "vol-1" });
-        fs::write(data.join("vol_data.json"), said.to_string()).unwrap();
+        let content = json!({ "driverName": of, "volumeHandle": "vol-1" });
+        fs::write(data.join("vol_data.json"), content.to_string()).unwrap();
         let links = node.pod_dir("db").join("volumeDevices/kubernetes.io~csi");
         fs::create_dir_all(&links).unwrap();
         symlink("/no/such/device", links.join("pv-1")).unwrap();
-        node.start().await;
-        node.cri.allow_everything();
+        node.run().await;
         node.delete("db", None).await;
         node.delete("csi", None).await;
         sleep(secs(30)).await;
@@ -352,8 +308,7 @@ async fn with_claim(finalizers: &[&str]) -> (Node, DraDriver) {
         drivers: &[DRA],
     };
     checkpoint(&node, &[gpu]);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     (node, driver)
 }
 
@@ -382,25 +337,17 @@ async fn pod_with_unprepared_claims_holds_no_driver() {
                 .patch(path, testbed::rest::Patch::Merge, &over)
                 .await
                 .unwrap();
-            wait_until("the pod is kept", async || {
-                node.status().await.pods.awaiting_deletion == 1
-            })
-            .await;
+            node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
         } else {
             node.delete("job", None).await;
-            wait_until("the pod is finished", async || {
-                node.status().await.counters.finished == 1
-            })
-            .await;
+            node.wait_status(|it| it.counters.finished, 1).await;
         }
         if kept_by == "restart" {
-            node.crash().await;
-            node.start().await;
+            node.restart().await;
         }
         assert!(!driver.called().is_empty(), "{kept_by}");
         let began = Instant::now();
-        node.delete("dra", None).await;
-        node.wait_torn_down("dra").await;
+        node.tear_down("dra").await;
         assert!(began.elapsed() < secs(10), "{kept_by}: {:?}", began.elapsed());
         assert!(node.get("job").await.is_some(), "{kept_by}");
     }
@@ -421,7 +368,7 @@ async fn with_network_plugin() -> Node {
     node.flags.driver_hold = "60s".to_owned();
     node_service(&node, "cni");
     node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(20), 0));
+        pod.container("main").ends_after_term(secs(20), 0)
     });
     node.start().await;
     node
@@ -475,8 +422,7 @@ async fn network_plugin_pod_is_stopped_last_across_restarts() {
     node.delete("web", None).await;
     node.start().await;
     node.wait_blocked("cni", "a node service: default/web").await;
-    node.crash().await;
-    node.start().await;
+    node.restart().await;
     node.wait_torn_down("cni").await;
     assert!(node.get("web").await.is_none() && is_stopped_last(&node, "cni"));
 }
@@ -486,10 +432,8 @@ async fn network_plugin_pod_waits_for_a_pod_that_only_the_journal_has() {
     let mut node = Node::new().await;
     node_service(&node, "cni");
     node.simple_pod("web");
-    node.cri
-        .any_number_of(expect(StopContainer::of("main").in_pod(&uid("web"))).then(secs(10)));
-    node.start().await;
-    node.cri.allow_everything();
+    node.always(expect(StopContainer::of("main").in_pod(&uid("web"))).then(secs(10)));
+    node.run().await;
     node.delete("web", None).await;
     node.delete("cni", None).await;
     node.wait_blocked(
@@ -523,22 +467,13 @@ async fn node_services_wait_neither_for_running_pods_nor_for_each_other() {
 #[tokio::test(start_paused = true)]
 async fn node_service_is_stopped_after_the_hold_despite_a_stuck_pod() {
     let node = with_network_plugin().await;
-    node.cri
-        .any_number_of(expect(StopPodSandbox::of("web")).error(Code::Unknown, "network plugin is not ready"));
+    node.always(expect(StopPodSandbox::of("web")).error(Code::Unknown, "network plugin is not ready"));
     node.cri.allow_everything();
     let began = Instant::now();
     node.delete("web", None).await;
-    node.delete("cni", None).await;
-    node.wait_torn_down("cni").await;
-    assert!(
-        began.elapsed() > secs(59) && began.elapsed() < secs(75),
-        "{:?}",
-        began.elapsed()
-    );
-    wait_until("it is reported", async || {
-        node.count_events("cni", "DriverHoldExceeded").await == 1
-    })
-    .await;
+    node.tear_down("cni").await;
+    assert_took(began, secs(59)..secs(75));
+    wait_until!(node.count_events("cni", "DriverHoldExceeded").await == 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -548,16 +483,11 @@ async fn held_driver_requests_no_list_while_a_known_pod_needs_it() {
     let driver = csi_driver(&node, CSI);
     driver_pod(&node, "csi", CSI, simple);
     storing_pod(&node, "db", &DATA, 0);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     driver.behave(busy());
-    node.delete("csi", None).await;
-    node.delete("db", None).await;
+    node.delete_all(["csi", "db"], None).await;
     node.wait_blocked("csi", "a driver: default/db").await;
-    let of_pods = |it: &Request| {
-        it.asked.verb == "list" && it.asked.resource == "pods" && it.asked.user.starts_with("system:node:")
-    };
-    let lists = || node.api.requests().iter().filter(|request| of_pods(request)).count();
+    let lists = || request_codes(&node, "list", "pods").len();
     let before = lists();
     sleep(secs(40)).await;
     assert_eq!(lists(), before);
@@ -577,17 +507,4 @@ async fn deletion_before_its_watch_event_holds_the_driver() {
     node.delete("db", None).await;
     node.wait_blocked("csi", "a driver: default/db").await;
     assert!(node.trace("db").await.is_none() && stops(&node, "csi").is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn unneeded_driver_makes_no_event() {
-    let mut node = Node::new().await;
-    node.flags.driver_hold = "1s".to_owned();
-    let _driver = csi_driver(&node, CSI);
-    driver_pod(&node, "csi", CSI, simple);
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("csi", None).await;
-    node.wait_torn_down("csi").await;
-    assert_eq!(node.count_events("csi", "DriverHoldExceeded").await, 0);
 }

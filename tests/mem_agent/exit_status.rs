@@ -1,16 +1,6 @@
 //! Real exit statuses are reported, even if the runtime has forgotten the containers.
 
-use std::{fs, path::Path};
-
-use serde_json::{Value, json};
-use testbed::apiserver::faults::Fault;
-use tokio::time::sleep;
-
-use crate::{
-    node::{Node, secs, wait_until},
-    pods::{plain, pod},
-    server::inject_fault,
-};
+use crate::prelude::*;
 
 /// A pod that exits with 7 and a termination message. A finalizer keeps its object, and the API refuses the status.
 async fn terminated_and_unreported(node: &mut Node) {
@@ -24,15 +14,14 @@ async fn terminated_with_message(node: &mut Node, message: &Path) {
     let mut held = pod("web", &plain());
     held["metadata"]["finalizers"] = json!(["test/hold"]);
     node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(1), 7).termination_message(
+        pod.container("main").ends_after_term(secs(1), 7).termination_message(
             "/dev/termination-log",
             message.to_str().unwrap(),
             "File",
-        ));
+        )
     });
     node.insert(held);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     inject_fault(node, Fault::status(503).resource("pods/status").times(1000));
     node.delete("web", None).await;
     node.wait_blocked("web", "status: PATCH").await;
@@ -47,10 +36,7 @@ fn forget_containers(node: &Node) {
 }
 
 async fn reported_status(node: &Node) -> Value {
-    wait_until("its end is reported", async || {
-        node.get("web").await.unwrap()["status"]["phase"] != "Running"
-    })
-    .await;
+    wait_until!(node.phase("web").await != "Running");
     node.get("web").await.unwrap()["status"].take()
 }
 
@@ -67,24 +53,21 @@ fn assert_real_exit(status: &Value) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn exit_codes_are_kept_when_the_runtime_forgets_containers() {
-    let mut node = Node::new().await;
-    terminated_and_unreported(&mut node).await;
-    forget_containers(&node);
-    sleep(secs(100)).await;
-    node.api.faults().clear();
-    assert_real_exit(&reported_status(&node).await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn exit_codes_are_known_after_a_restart_without_containers() {
-    let mut node = Node::new().await;
-    terminated_and_unreported(&mut node).await;
-    node.crash().await;
-    forget_containers(&node);
-    node.api.faults().clear();
-    node.start().await;
-    assert_real_exit(&reported_status(&node).await);
+async fn exit_codes_are_kept_when_the_runtime_forgets_containers_also_after_a_restart() {
+    for restarts in [false, true] {
+        let mut node = Node::new().await;
+        terminated_and_unreported(&mut node).await;
+        if restarts {
+            node.crash().await;
+        }
+        forget_containers(&node);
+        sleep(secs(100)).await;
+        node.api.faults().clear();
+        if restarts {
+            node.start().await;
+        }
+        assert_real_exit(&reported_status(&node).await);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -93,7 +76,7 @@ async fn termination_message_of_a_removed_volume_is_reported_after_a_crash() {
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&volume).unwrap();
     terminated_with_message(&mut node, &volume.join("words")).await;
-    wait_until("the volume is removed", async || !volume.exists()).await;
+    wait_until!(!volume.exists());
     node.crash().await;
     node.api.faults().clear();
     node.start().await;
@@ -127,5 +110,5 @@ async fn recorded_exit_does_not_prove_that_nothing_runs() {
     node.api.faults().clear();
     node.wait_blocked("web", "blocked: 1 processes in this cgroup").await;
     sleep(secs(100)).await;
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("web").await, "Running");
 }

@@ -1,23 +1,11 @@
 //! Files of the agent that are damaged, foreign, or changed while it runs.
 
-use std::{fs, os::unix::net::UnixListener, path::PathBuf};
+use std::os::unix::net::UnixListener;
 
-use pod_teardown::{
-    config::{self},
-    model::problem::ProblemKind,
-};
+use pod_teardown::{config, model::problem::ProblemKind};
+use testbed::{api::ApiServer as _, host_files};
 
-use serde_json::json;
-use testbed::{
-    api::ApiServer as _,
-    apiserver::{Config, MemApiServer},
-    host_files,
-};
-
-use crate::{
-    node::{NODE, Node},
-    pods::{plain, pod},
-};
+use crate::prelude::*;
 
 #[tokio::test(start_paused = true)]
 async fn file_that_is_no_socket_is_not_replaced() {
@@ -34,9 +22,6 @@ async fn file_that_is_no_socket_is_not_replaced() {
         assert!(problems[0].what.contains("it is not a socket"), "{problems:?}");
     }
     assert_eq!(fs::read_to_string(&link).unwrap(), "data");
-    node.flags.socket.socket = node.path(&"x".repeat(108));
-    let problems = config::validate(&node.flags).await.unwrap_err();
-    assert!(problems[0].what.contains("longer than 107 bytes"), "{problems:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -69,10 +54,7 @@ async fn stale_socket_is_replaced_and_only_the_own_one_is_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn changed_kubeconfig_is_used_when_the_old_server_is_gone() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
-    node.cri.allow_everything();
+    let mut node = Node::running(&["web"]).await;
     let path = format!("/api/v1/nodes/{NODE}");
     let metadata = node.admin.get(&path).await.unwrap().body["metadata"].clone();
     let config = Config {
@@ -85,6 +67,5 @@ async fn changed_kubeconfig_is_used_when_the_old_server_is_gone() {
     node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }));
     node.insert(pod("web", &plain()));
     fs::write(node.path("kubeconfig"), node.api.node_kubeconfig(NODE)).unwrap();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.tear_down("web").await;
 }

@@ -1,15 +1,6 @@
 //! The running grace period: it can be shortened at every step, and never grows.
 
-use pod_teardown::model::trace::Step;
-use serde_json::{Value, json};
-use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
-use tokio::time::{Instant, sleep};
-use tonic::Code;
-
-use crate::{
-    node::{Node, secs, wait_until},
-    pods::{exec, hooked, plain, pod},
-};
+use crate::prelude::*;
 
 fn sidecars() -> Value {
     json!([
@@ -28,8 +19,7 @@ async fn with_sidecars() -> Node {
 /// The same; stops of the main container always fail.
 async fn with_sidecars_and_a_stuck_container() -> Node {
     let node = with_sidecars_and_no_script().await;
-    node.cri
-        .any_number_of(expect(StopContainer::of("main")).error(Code::Unknown, "shim is busy"));
+    node.always(expect(StopContainer::of("main")).error(Code::Unknown, "shim is busy"));
     node.cri.allow_everything();
     node
 }
@@ -38,7 +28,7 @@ async fn with_sidecars_and_no_script() -> Node {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
         let pod = pod.container("mesh").ignores_term();
-        drop(pod.container("logs").ignores_term().container("main").ignores_term());
+        pod.container("logs").ignores_term().container("main").ignores_term()
     });
     let mut object = pod("web", &plain());
     object["spec"]["initContainers"] = sidecars();
@@ -48,21 +38,19 @@ async fn with_sidecars_and_no_script() -> Node {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shorter_grace_applies_to_a_running_stop() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    node.start().await;
+async fn shorter_grace_applies_to_a_running_stop_and_a_longer_one_is_ignored() {
+    let node = Node::with_stubborn_pod().await;
     node.cri.allow_everything();
     let began = Instant::now();
     node.delete("web", Some(60)).await;
     sleep(secs(10)).await;
     node.delete("web", Some(15)).await;
+    sleep(secs(2)).await;
+    let mut longer = node.get("web").await.unwrap();
+    longer["metadata"]["deletionGracePeriodSeconds"] = 600.into();
+    node.insert(longer);
     node.wait_deleted("web").await;
-    assert!(
-        began.elapsed() >= secs(15) && began.elapsed() < secs(16),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_took(began, secs(15)..secs(16));
     let stops = node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
     assert_eq!(timeouts, [secs(60), secs(5)]);
@@ -70,9 +58,7 @@ async fn shorter_grace_applies_to_a_running_stop() {
 
 #[tokio::test(start_paused = true)]
 async fn shorter_grace_survives_a_failed_call() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    node.start().await;
+    let node = Node::with_stubborn_pod().await;
     let busy = || expect(StopContainer::of("main")).error(Code::Unknown, "shim is busy");
     node.cri.in_order([
         expect(StopContainer::of("main").timeout(secs(3600))),
@@ -95,41 +81,18 @@ async fn shorter_grace_survives_a_failed_call() {
         assert!(*pause >= most / 2 && *pause <= most, "{pauses:?}");
     }
     // The remaining grace is requested in whole seconds.
-    assert!(
-        began.elapsed() >= secs(20) && began.elapsed() < secs(22),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_took(began, secs(20)..secs(22));
     assert_eq!(node.count_events("web", "FailedKillPod").await, 1);
     let counted = node.status().await.counters;
     assert_eq!(counted.failures, [(Step::Term, [("Unknown".into(), 2)].into())].into());
 }
 
 #[tokio::test(start_paused = true)]
-async fn longer_grace_is_ignored() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    node.start().await;
-    node.cri.in_order([expect(StopContainer::of("main").timeout(secs(10)))]);
-    let began = Instant::now();
-    node.delete("web", Some(10)).await;
-    sleep(secs(2)).await;
-    let mut longer = node.get("web").await.unwrap();
-    longer["metadata"]["deletionGracePeriodSeconds"] = 600.into();
-    node.insert(longer);
-    sleep(secs(2)).await;
-    node.cri.allow_everything();
-    node.wait_deleted("web").await;
-    assert!(began.elapsed() < secs(11), "{:?}", began.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
 async fn shorter_grace_ends_a_hook_and_the_container_gets_the_remainder() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term().commands(secs(50), 0, b""));
-    });
-    node.start().await;
+    let node = Node::started_with("web", &hooked(&exec()), |pod| {
+        pod.container("main").ignores_term().commands(secs(50), 0, b"")
+    })
+    .await;
     node.cri.in_order([
         expect(ExecSync::of("main").command(&["drain"]).timeout(secs(60))),
         expect(StopContainer::of("main").timeout(secs(2))),
@@ -139,36 +102,11 @@ async fn shorter_grace_ends_a_hook_and_the_container_gets_the_remainder() {
     sleep(secs(10)).await;
     node.delete("web", Some(12)).await;
     node.calls(2, |_| true).await;
-    assert!(
-        began.elapsed() >= secs(12) && began.elapsed() < secs(13),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_took(began, secs(12)..secs(13));
     node.cri.allow_everything();
     node.wait_deleted("web").await;
     assert!(began.elapsed() < secs(15), "{:?}", began.elapsed());
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn sidecars_are_stopped_after_the_main_container_in_reverse_order() {
-    let node = with_sidecars().await;
-    // They exit on SIGTERM at once.
-    node.cri.change(|world| {
-        for container in world.containers.values_mut() {
-            container.on_term = testbed::scripted_cri::OnTerm::End(secs(3), 0);
-        }
-    });
-    node.delete("web", None).await;
-    let stops = node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
-    let order: Vec<_> = stops
-        .iter()
-        .map(|(at, seen)| (&*seen.name, (*at - stops[0].0).as_secs()))
-        .collect();
-    assert_eq!(order, [("main", 0), ("logs", 3), ("mesh", 6)]);
-    let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
-    assert_eq!(timeouts, [secs(30), secs(27), secs(24)], "all inside the one deadline");
-    node.wait_deleted("web").await;
 }
 
 /// Names and seconds since the first of all stops.
@@ -179,14 +117,18 @@ async fn order(node: &Node, count: usize) -> Vec<(String, u64)> {
     stops.map(|(at, seen)| (seen.name, (at - began).as_secs())).collect()
 }
 
-#[tokio::test(start_paused = true)]
-async fn sidecars_are_stopped_after_a_container_whose_stop_failed() {
-    let node = with_sidecars().await;
+fn exit_3_seconds_after_sigterm(node: &Node) {
     node.cri.change(|world| {
         for container in world.containers.values_mut() {
             container.on_term = testbed::scripted_cri::OnTerm::End(secs(3), 0);
         }
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn sidecars_are_stopped_after_a_container_whose_stop_failed() {
+    let node = with_sidecars().await;
+    exit_3_seconds_after_sigterm(&node);
     let busy = |name| expect(StopContainer::of(name)).error(Code::Unknown, "shim is busy");
     node.cri.in_order([
         busy("main"),
@@ -250,17 +192,12 @@ async fn shorter_grace_applies_to_the_sequence_of_sidecars() {
     node.delete("web", Some(5)).await;
     node.wait_deleted("web").await;
     // A container not stopped by the deadline gets the minimum of two seconds.
-    assert!(
-        began.elapsed() >= secs(7) && began.elapsed() < secs(9),
-        "{:?}",
-        began.elapsed()
-    );
+    assert_took(began, secs(7)..secs(9));
 }
 
 #[tokio::test(start_paused = true)]
 async fn absurd_grace_periods_are_harmless() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     for (name, spec, deletion) in [
         ("endless", i64::MAX, json!(i64::MAX)),
         ("negative", -1, Value::Null),
@@ -275,21 +212,17 @@ async fn absurd_grace_periods_are_harmless() {
     }
     node.launch().await;
     node.cri.allow_everything();
-    for name in ["endless", "negative", "lowest"] {
-        node.wait_torn_down(name).await;
-    }
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-    wait_until("the agent runs", async || node.runs()).await;
+    node.wait_all_torn_down(["endless", "negative", "lowest"]).await;
+    node.tear_down("web").await;
+    wait_until!(node.runs());
 }
 
 /// A pod with an endless hook and a container that ignores SIGTERM.
 async fn hanging_hook() -> Node {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term().commands(secs(1_000_000), 0, b""));
-    });
-    node.start().await;
+    let node = Node::started_with("web", &hooked(&exec()), |pod| {
+        pod.container("main").ignores_term().commands(secs(1_000_000), 0, b"")
+    })
+    .await;
     node.cri.allow_everything();
     node
 }
@@ -323,24 +256,6 @@ async fn hanging_hook_and_container_that_ignores_sigterm_share_one_grace_period(
     );
 }
 
-/// Kubernetes issue 117373.
-#[tokio::test(start_paused = true)]
-async fn grace_period_begins_before_the_hook() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term().commands(secs(40), 0, b""));
-    });
-    let mut object = node.get("web").await.unwrap();
-    object["spec"]["terminationGracePeriodSeconds"] = 40.into();
-    node.insert(object);
-    node.start().await;
-    node.cri.allow_everything();
-    let began = Instant::now();
-    node.delete("web", None).await;
-    node.wait_deleted("web").await;
-    assert!(began.elapsed() < secs(43), "{:?}", began.elapsed());
-}
-
 #[tokio::test(start_paused = true)]
 async fn hook_uses_the_grace_of_its_own_container() {
     let containers = json!([
@@ -348,11 +263,10 @@ async fn hook_uses_the_grace_of_its_own_container() {
         { "name": "quick", "image": "i", "lifecycle": { "preStop": { "sleep": { "seconds": 3 } } } },
         { "name": "none", "image": "i" },
     ]);
-    let mut node = Node::new().await;
-    node.pod("web", &containers, |pod| {
-        drop(pod.container("slow").container("quick").container("none"));
-    });
-    node.start().await;
+    let node = Node::started_with("web", &containers, |pod| {
+        pod.container("slow").container("quick").container("none")
+    })
+    .await;
     node.cri.allow_everything();
     node.delete("web", None).await;
     node.wait_deleted("web").await;
@@ -365,26 +279,25 @@ async fn hook_uses_the_grace_of_its_own_container() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hook_of_a_sidecar_runs_at_once_and_its_stop_in_order() {
+async fn sidecars_are_stopped_after_the_main_container_in_reverse_order_and_their_hooks_run_at_once() {
     let node = with_sidecars().await;
     let mut object = node.get("web").await.unwrap();
     object["spec"]["initContainers"][0]["lifecycle"] = json!({ "preStop": exec() });
     node.insert(object);
-    node.cri.change(|world| {
-        for container in world.containers.values_mut() {
-            container.on_term = testbed::scripted_cri::OnTerm::End(secs(3), 0);
-        }
-    });
+    exit_3_seconds_after_sigterm(&node);
     sleep(secs(1)).await;
     node.delete("web", None).await;
     node.wait_deleted("web").await;
-    let calls = node.cri.effects();
-    let first = calls[0].0;
-    let order: Vec<_> = calls
-        .iter()
-        .filter(|(_, seen)| matches!(seen.kind, Kind::ExecSync | Kind::StopContainer))
-        .map(|(at, seen)| (seen.kind, &*seen.name, (*at - first).as_secs()))
-        .collect();
-    assert!(order.contains(&(Kind::ExecSync, "mesh", 0)), "{order:?}");
-    assert_eq!(order[3], (Kind::StopContainer, "mesh", 6));
+    let hooks = node.calls(1, |seen| seen.kind == Kind::ExecSync).await;
+    let stops = node.calls(3, |seen| seen.kind == Kind::StopContainer).await;
+    assert_eq!(
+        (&*hooks[0].1.name, hooks[0].0.as_secs()),
+        ("mesh", stops[0].0.as_secs())
+    );
+    assert_eq!(
+        order(&node, 3).await,
+        [("main", 0), ("logs", 3), ("mesh", 6)].map(|(name, at)| (name.to_owned(), at))
+    );
+    let timeouts: Vec<_> = stops.iter().filter_map(|(_, seen)| seen.timeout).collect();
+    assert_eq!(timeouts, [secs(30), secs(27), secs(24)], "all inside the one deadline");
 }

@@ -1,33 +1,8 @@
 //! When the agent must not act: identity mismatch, a kubelet, mirror pods.
 
-use std::{
-    fs,
-    net::TcpListener,
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
-};
+use pod_teardown::ops::admin::why::request_path;
 
-use pod_teardown::{
-    explanation::Explanation,
-    model::trace::BlockedReason,
-    ops::{
-        admin::{stop::StopRequest, why::request_path},
-        client,
-    },
-};
-use serde_json::{Value, json};
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    scripted_cri::{Kind, PodBuilder},
-};
-use tokio::time::{Instant, sleep};
-
-use crate::{
-    node::{NODE, Node, secs, wait_until},
-    pods::{exec, hooked, plain, pod, uid},
-    server::inject_fault,
-    stop_requests::{ask, refused},
-};
+use crate::prelude::*;
 
 /// A deletion has had no effect after some minutes.
 async fn assert_no_effect(node: &Node, name: &str) {
@@ -36,9 +11,8 @@ async fn assert_no_effect(node: &Node, name: &str) {
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty());
     assert!(node.pod_dir(name).join("etc-hosts").exists());
-    assert_eq!(node.get(name).await.unwrap()["status"]["phase"], "Running");
-    let user = format!("system:node:{NODE}");
-    let requests = node.api.requests().into_iter().filter(|it| it.asked.user == user);
+    assert_eq!(node.phase(name).await, "Running");
+    let requests = node.agent_requests().into_iter();
     let writes: Vec<_> = requests
         .filter(|it| !["get", "list", "watch"].contains(&&*it.asked.verb))
         .collect();
@@ -49,10 +23,7 @@ async fn assert_no_effect(node: &Node, name: &str) {
 async fn hold_at_start(node: &mut Node) -> String {
     node.launch().await;
     let held = async || node.try_status().await.and_then(|status| status.blocked);
-    wait_until("the Node was checked", async || {
-        held().await.is_some_and(|why| why.starts_with("Node "))
-    })
-    .await;
+    wait_until!(held().await.is_some_and(|why| why.starts_with("Node ")));
     held().await.unwrap()
 }
 
@@ -69,66 +40,35 @@ pub fn kubelet_at(node: &Node, root: &Path) -> PathBuf {
     let command = format!("/usr/bin/kubelet-1.36.3\0--root_dir={}\0", root.display());
     fs::write(process.join("cmdline"), command).unwrap();
     symlink("/", process.join("root")).unwrap();
+    fs::create_dir(process.join("ns")).unwrap();
+    symlink(fs::read_link("/proc/self/ns/mnt").unwrap(), process.join("ns/mnt")).unwrap();
     process
-}
-
-/// An HTTP hook and its server.
-fn request() -> (TcpListener, Value) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.set_nonblocking(true).unwrap();
-    let port = listener.local_addr().unwrap().port();
-    (
-        listener,
-        json!({ "httpGet": { "host": "127.0.0.1", "port": port, "path": "/drain" } }),
-    )
 }
 
 #[tokio::test(start_paused = true)]
 async fn node_of_another_machine_is_not_touched() {
     for info in [json!({ "machineID": "another" }), json!({ "systemUUID": "another" })] {
-        let mut node = Node::new().await;
-        node.simple_pod("web");
+        let mut node = Node::with_pods(&["web"]).await;
         fs::create_dir_all(node.path("root/etc")).unwrap();
         fs::write(node.path("root/etc/machine-id"), "this-one\n").unwrap();
         node.insert(json!({
             "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE }, "status": { "nodeInfo": info },
         }));
         let held = hold_at_start(&mut node).await;
-        assert!(
-            held.contains("belongs to another machine") && held.contains("this-one"),
-            "{held}"
-        );
+        assert_has(&held, &["belongs to another machine", "this-one"]);
         assert_no_effect(&node, "web").await;
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn reregistered_node_is_not_touched() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
-    assert_eq!(node.status().await.blocked, None);
-    assert_eq!(node.stop().await, Ok(()));
-    node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
-    let held = hold_at_start(&mut node).await;
-    assert!(
-        held.contains("another-uid") && held.contains("the journal is of the Node with UID"),
-        "{held}"
-    );
-    assert_no_effect(&node, "web").await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
     let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    let hook = json!({ "sleep": { "seconds": 8 } });
+    node.pod("web", &hooked(&hook), |pod| pod.container("main"));
     let process = kubelet(&node);
     node.start().await;
     let held = node.status().await.blocked.unwrap();
-    assert!(
-        held.contains("a kubelet runs on this node") && held.contains("4711"),
-        "{held}"
-    );
+    assert_has(&held, &["a kubelet runs on this node", "4711"]);
     assert_no_effect(&node, "web").await;
     let report = node.status().await;
     assert_eq!((report.counters.attempts_failed, report.counters.hooks_failed), (0, 0));
@@ -138,6 +78,9 @@ async fn teardown_waits_while_a_kubelet_runs_and_continues_afterwards() {
     );
     fs::remove_dir_all(&process).unwrap();
     node.cri.allow_everything();
+    let began = Instant::now();
+    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+    assert!(began.elapsed() >= secs(8), "the whole hook runs: {:?}", began.elapsed());
     node.wait_torn_down("web").await;
 }
 
@@ -152,8 +95,7 @@ fn kubelet_tears_down(node: &Node, name: &str) {
 
 #[tokio::test(start_paused = true)]
 async fn pods_terminated_by_a_kubelet_do_not_accumulate() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
+    let mut node = Node::with_pods(&["lives"]).await;
     let process = kubelet(&node);
     node.start().await;
     for number in 0..30 {
@@ -182,7 +124,7 @@ async fn pods_terminated_by_a_kubelet_do_not_accumulate() {
     // They do not reappear.
     fs::remove_dir_all(&process).unwrap();
     node.start().await;
-    sleep(secs(120)).await;
+    sleep(secs(100)).await;
     let status = node.status().await;
     assert_eq!((status.counters.started, status.pods.terminating.len()), (0, 0));
     assert!(node.cri.effects().is_empty());
@@ -214,22 +156,16 @@ async fn pods_terminated_by_a_kubelet_without_the_agent_do_not_accumulate() {
 #[tokio::test(start_paused = true)]
 async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
     let mut node = Node::with_pods(&["lives", "kept"]).await;
-    node.pod("web", &hooked(&exec()), |pod| {
-        drop(pod.container("main").ignores_term());
-    });
+    node.pod("web", &hooked(&exec()), |pod| pod.container("main").ignores_term());
     node.start().await;
     node.cri.allow_everything();
     ask(&node, "kept/stop", &StopRequest::default()).await.unwrap();
-    wait_until("the pod is kept", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
+    wait_until!(node.status().await.pods.awaiting_deletion == 1);
     node.delete("web", None).await;
     node.calls(2, |seen| seen.kind == Kind::StopContainer).await;
     kubelet(&node);
-    for name in ["kept", "web"] {
-        node.delete(name, Some(0)).await;
-    }
+    wait_until!(node.status().await.blocked.is_some());
+    node.delete_all(["kept", "web"], Some(0)).await;
     // Something of them stays for a while.
     sleep(secs(30)).await;
     assert_eq!(node.status().await.pods.terminating.len(), 2);
@@ -247,24 +183,21 @@ async fn begun_pods_terminated_by_a_kubelet_do_not_accumulate() {
 
 #[tokio::test(start_paused = true)]
 async fn stop_request_during_an_identity_mismatch_does_not_name_the_wrong_api_server() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
+    let node = Node::started(&["web"]).await;
     inject_fault(&node, Fault::status(404).verb("get").resource("nodes"));
     inject_fault(&node, Fault::new(Action::CutWatch).once());
-    wait_until("a hold is reported", async || node.status().await.blocked.is_some()).await;
+    wait_until!(node.status().await.blocked.is_some());
     let report = refused(&node, "web/stop", &StopRequest::default()).await;
     assert!(report.contains("left alone") && !report.contains("kubectl"), "{report}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn busy_server_without_retry_after_is_asked_with_backoff() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     inject_fault(&node, Fault::too_many(0).verb("list").resource("pods").times(20));
     let began = Instant::now();
     node.start().await;
-    wait_until("the agent watches", async || node.status().await.watch.pods == 1).await;
+    wait_until!(node.status().await.watch.pods == 1);
     assert!(began.elapsed() > secs(60), "{:?}", began.elapsed());
 }
 
@@ -272,16 +205,27 @@ async fn busy_server_without_retry_after_is_asked_with_backoff() {
 #[tokio::test(start_paused = true)]
 async fn identity_of_a_busy_node_is_checked_again_as_soon_as_of_others() {
     let mut node = Node::with_pods(&["web", "db"]).await;
+    // It reads the Node again while the watch is open.
+    node.flags.node_condition = true;
     node.start().await;
     node.cri.allow_everything();
     inject_fault(&node, Fault::status(403).verb("get").resource("nodes").once());
-    node.delete("web", None).await;
-    wait_until("a hold is reported", async || node.status().await.blocked.is_some()).await;
-    for number in 0..30 {
+    let second = async |number: usize| {
         let mut db = node.get("db").await.unwrap();
         db["metadata"]["labels"] = json!({ "n": number.to_string() });
         node.insert(db);
         sleep(secs(1)).await;
+    };
+    for number in 0..400 {
+        second(number).await;
+        if node.status().await.blocked.is_some() {
+            break;
+        }
+    }
+    assert!(node.status().await.blocked.is_some());
+    node.delete("web", None).await;
+    for number in 400..430 {
+        second(number).await;
     }
     assert_eq!(node.status().await.blocked, None);
     node.wait_torn_down("web").await;
@@ -290,7 +234,7 @@ async fn identity_of_a_busy_node_is_checked_again_as_soon_as_of_others() {
 #[tokio::test(start_paused = true)]
 async fn pod_deleted_beside_an_idle_kubelet_is_stopped_afterwards() {
     let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main")));
+    node.pod("web", &plain(), |pod| pod.container("main"));
     let process = kubelet(&node);
     node.start().await;
     // Deleted by force. No other pod is left, so that the runtime's list proves nothing.
@@ -315,59 +259,21 @@ async fn pod_that_ended_beside_a_kubelet_is_remembered_during_an_identity_mismat
         inject_fault(&node, Fault::new(Action::CutWatch).once());
     };
     node.delete("web", Some(0)).await;
-    wait_until("its end is observed", async || node.status().await.watch.pods == 1).await;
+    wait_until!(node.status().await.watch.pods == 1);
     is(&json!({ "name": NODE, "uid": "another-uid" }));
     let held = async || node.status().await.blocked.unwrap();
-    wait_until("the Node was checked", async || held().await.starts_with("Node ")).await;
+    wait_until!(held().await.starts_with("Node "));
     kubelet_tears_down(&node, "web");
     sleep(secs(300)).await;
     assert_eq!(node.status().await.pods.terminating.len(), 1);
     is(&own);
-    wait_until("the pod is forgotten", async || {
-        node.status().await.pods.terminating.is_empty()
-    })
-    .await;
+    wait_until!(node.status().await.pods.terminating.is_empty());
     assert!(held().await.contains("a kubelet runs on this node"));
 }
 
-#[tokio::test(start_paused = true)]
-async fn http_hook_is_sent_only_once_the_agent_may_act() {
-    let mut node = Node::new().await;
-    let (listener, hook) = request();
-    node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
-    let process = kubelet(&node);
-    node.start().await;
-    node.delete("web", Some(600)).await;
-    node.wait_blocked("web", "a kubelet runs on this node").await;
-    sleep(secs(120)).await;
-    assert!(listener.accept().is_err(), "the hook is the kubelet's to send");
-    fs::remove_dir_all(&process).unwrap();
-    node.cri.allow_everything();
-    node.wait_torn_down("web").await;
-    assert!(listener.accept().is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn interrupted_sleep_hook_does_not_count_as_finished() {
-    let mut node = Node::new().await;
-    let hook = json!({ "sleep": { "seconds": 8 } });
-    node.pod("web", &hooked(&hook), |pod| drop(pod.container("main")));
-    let process = kubelet(&node);
-    node.start().await;
-    node.delete("web", Some(600)).await;
-    sleep(secs(30)).await;
-    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
-    fs::remove_dir_all(&process).unwrap();
-    node.cri.allow_everything();
-    let began = Instant::now();
-    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    assert!(began.elapsed() >= secs(8), "{:?}", began.elapsed());
-}
-
 async fn why(node: &Node, name: &str) -> Result<String, String> {
-    let asked = request_path(name);
-    let report = client::get::<Explanation>(&node.flags.socket.socket, &asked).await;
-    report.map(|why| why.text()).map_err(|error| error.to_string())
+    let answer = node.query::<Explanation>(&request_path(name)).await;
+    answer.map(|why| why.text())
 }
 
 #[tokio::test(start_paused = true)]
@@ -388,21 +294,23 @@ async fn why_of_a_pod_that_is_not_deleted_says_that_it_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn mirror_pod_is_never_touched() {
-    let mut node = Node::new().await;
-    node.simple_pod("mirror");
+    let mut node = Node::with_pods(&["mirror"]).await;
     let mut mirror = pod("mirror", &plain());
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "" });
     node.insert(mirror.clone());
     node.start().await;
     assert_no_effect(&node, "mirror").await;
     let report = why(&node, "default/mirror").await.unwrap();
-    assert!(
-        report.contains("is the mirror of a static pod") && report.contains("was deleted"),
-        "{report}"
+    assert_has(
+        &report,
+        &[
+            "is the mirror of a static pod",
+            "its deletion does not stop the static pod",
+        ],
     );
     // Nor when its object is deleted.
     node.delete("mirror", Some(0)).await;
-    wait_until("the object is deleted", async || node.get("mirror").await.is_none()).await;
+    node.wait_deleted("mirror").await;
     sleep(secs(400)).await;
     assert!(node.cri.effects().is_empty() && node.pod_dir("mirror").exists());
     assert_eq!(node.status().await.counters.started, 0);
@@ -410,8 +318,7 @@ async fn mirror_pod_is_never_touched() {
 
 #[tokio::test(start_paused = true)]
 async fn pod_with_a_directory_below_another_root_is_blocked_until_it_exists() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     let (dir, elsewhere) = (node.pod_dir("web"), node.path("elsewhere"));
     fs::rename(&dir, &elsewhere).unwrap();
     node.start().await;
@@ -420,7 +327,7 @@ async fn pod_with_a_directory_below_another_root_is_blocked_until_it_exists() {
         .await;
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty() && elsewhere.join("etc-hosts").exists());
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("web").await, "Running");
     fs::rename(&elsewhere, &dir).unwrap();
     node.cri.allow_everything();
     node.wait_torn_down("web").await;
@@ -428,9 +335,10 @@ async fn pod_with_a_directory_below_another_root_is_blocked_until_it_exists() {
 
 #[tokio::test(start_paused = true)]
 async fn static_pod_with_the_uid_of_an_api_pod_is_reported_and_never_touched() {
-    let from_file = |pod: PodBuilder<'_>| drop(pod.source("file").container("main"));
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
+    fn from_file(pod: PodBuilder<'_>) -> PodBuilder<'_> {
+        pod.source("file").container("main")
+    }
+    let mut node = Node::with_pods(&["lives"]).await;
     for name in ["deleted", "gone", "gone-meanwhile"] {
         node.pod(name, &plain(), from_file);
     }
@@ -448,9 +356,36 @@ async fn static_pod_with_the_uid_of_an_api_pod_is_reported_and_never_touched() {
     node.start().await;
     sleep(secs(900)).await;
     assert!(node.cri.effects().is_empty() && node.get("deleted").await.is_some());
-    let unmanaged = node.status().await.watch.unmanaged;
-    assert_eq!(unmanaged, ["default/gone-meanwhile (UID uid-gone-meanwhile)"]);
+    let unmanaged = node.status().await.housekeeping.unmanaged;
+    assert_eq!(
+        unmanaged,
+        ["default/gone-meanwhile (UID uid-gone-meanwhile): sandbox, directory, cgroup, logs"]
+    );
     for name in ["deleted", "gone", "gone-meanwhile"] {
         assert!(node.pod_dir(name).join("etc-hosts").exists());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_whose_objects_are_gone_are_stopped_before_all_others_when_the_gate_opens() {
+    let mut node = Node::with_pods(&["early", "late"]).await;
+    // With the shortest grace period its stop takes 2 s.
+    node.stubborn_pod("gone");
+    let process = kubelet(&node);
+    node.start().await;
+    node.cri.allow_everything();
+    node.delete("early", None).await;
+    node.wait_blocked("early", "a kubelet runs on this node").await;
+    node.delete("gone", Some(0)).await;
+    node.wait_blocked("gone", "a kubelet runs on this node").await;
+    node.delete("late", None).await;
+    node.wait_blocked("late", "a kubelet runs on this node").await;
+    fs::remove_dir_all(&process).unwrap();
+    let is_stop = |seen: &Seen, of_gone| seen.kind == Kind::StopContainer && (seen.pod_uid == uid("gone")) == of_gone;
+    let others = node.calls(2, |seen| is_stop(seen, false)).await;
+    let gone = node.calls(1, |seen| is_stop(seen, true)).await;
+    for (at, stop) in others {
+        assert!(at >= gone[0].0 + secs(2), "{stop:?} at {at:?}, and {gone:?}");
+    }
+    node.wait_all_torn_down(["early", "gone", "late"]).await;
 }

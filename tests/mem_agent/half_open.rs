@@ -1,17 +1,13 @@
 //! Connections and headers of requests to the API server.
 
-use std::{
-    fs,
-    sync::{Arc, Mutex},
-};
+use std::sync::Mutex;
 
 use testbed::balancer::Balancer;
-use tokio::time::{Instant, sleep};
 
-use crate::node::{NODE, Node, secs};
+use crate::prelude::*;
 
 /// The node reaches the API server through a load balancer that speaks TLS.
-fn balanced(node: &Node) -> Balancer {
+pub fn balanced(node: &Node) -> Balancer {
     let balancer = Balancer::with_tls(node.api.connector().clone()).unwrap();
     let kubeconfig = balancer.kubeconfig(&node.api.url(), &node.api.node_kubeconfig(NODE));
     fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
@@ -23,8 +19,7 @@ async fn pod_deleted_over_a_half_open_connection_is_torn_down_within_a_minute() 
     let mut node = Node::new().await;
     let balancer = balanced(&node);
     node.simple_pod("web");
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     // Idle or busy.
     sleep(secs(100)).await;
     balancer.drop_state();
@@ -41,25 +36,17 @@ async fn all_requests_of_a_node_share_one_connection_over_tls() {
     for name in ["a", "b", "c"] {
         node.simple_pod(name);
     }
-    node.start().await;
-    node.cri.allow_everything();
-    for name in ["a", "b", "c"] {
-        node.delete(name, None).await;
-    }
-    for name in ["a", "b", "c"] {
-        node.wait_torn_down(name).await;
-    }
-    let user = format!("system:node:{NODE}");
-    let requests = node.api.requests().into_iter().filter(|it| it.asked.user == user);
-    let mut connections: Vec<u64> = requests.map(|it| it.connection).collect();
+    node.run().await;
+    node.delete_all(["a", "b", "c"], None).await;
+    node.wait_all_torn_down(["a", "b", "c"]).await;
+    let mut connections: Vec<u64> = node.agent_requests().iter().map(|it| it.connection).collect();
     connections.dedup();
     assert_eq!(connections.len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     let bodies: Arc<Mutex<Vec<String>>> = Arc::default();
     let captured = Arc::clone(&bodies);
     node.api.set_witness(Box::new(move |asked, body, code| {
@@ -70,8 +57,7 @@ async fn no_request_accepts_compression_or_asks_for_an_unsafe_deletion() {
                 .push(String::from_utf8_lossy(body).into_owned());
         }
     }));
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.wait_deleted("web").await;
     let bodies = bodies.lock().unwrap();

@@ -1,27 +1,8 @@
 //! `pod-teardown handover`: every pod reaches a safe point before a kubelet starts.
 
-use std::{fs, path::Path, time::Duration};
+use pod_teardown::{handover::guard::HandoverResult, ops::admin::handover};
 
-use pod_teardown::{
-    handover::guard::work::HandoverResult,
-    model::trace::Step,
-    ops::{
-        admin::{handover, stop::StopRequest},
-        client,
-    },
-};
-use testbed::scripted_cri::{
-    ExecSync, Kind, RemoveContainer, RemovePodSandbox, SimState, StopContainer, StopPodSandbox, World, expect,
-};
-use tokio::time::{Instant, sleep};
-use tonic::Code;
-
-use crate::{
-    guard::kubelet,
-    node::{Node, secs, wait_until},
-    pods::{exec, hooked, plain},
-    stop_requests::{granted, refused},
-};
+use crate::prelude::*;
 
 /// Time that a kubelet gets to start.
 const RESERVATION: Duration = secs(45);
@@ -47,14 +28,12 @@ pub fn nothing_in_progress() -> HandoverResult {
 /// A running agent and a pod "web" with a hook of this duration; all other calls end at once.
 pub async fn with_hook(takes: Duration) -> Node {
     let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
-    node.pod("other", &plain(), |pod| drop(pod.container("main")));
+    node.pod("web", &hooked(&exec()), |pod| pod.container("main"));
+    node.pod("other", &plain(), |pod| pod.container("main"));
     node.start().await;
-    node.cri.any_number_of(expect(ExecSync::any()).then(takes));
-    for pattern in [StopPodSandbox::any(), RemoveContainer::any(), RemovePodSandbox::any()] {
-        node.cri.any_number_of(expect(pattern));
-    }
-    node.cri.any_number_of(expect(StopContainer::any()));
+    node.always(expect(ExecSync::any()).then(takes));
+    node.allow([StopPodSandbox::any(), RemoveContainer::any(), RemovePodSandbox::any()]);
+    node.always(expect(StopContainer::any()));
     node
 }
 
@@ -165,11 +144,10 @@ async fn handover_retries_unstoppable_pods_once_and_does_not_wait_for_them() {
     let mut node = Node::new().await;
     let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
     for name in names {
-        node.pod(name, &plain(), |pod| drop(pod.container("main").ignores_term()));
+        node.stubborn_pod(name);
     }
     node.start().await;
-    node.cri
-        .any_number_of(expect(StopContainer::any()).then(secs(5)).error(Code::Unknown, "hangs"));
+    node.always(expect(StopContainer::any()).then(secs(5)).error(Code::Unknown, "hangs"));
     for name in names {
         node.delete(name, None).await;
         sleep(secs(1)).await;
@@ -185,10 +163,8 @@ async fn handover_retries_unstoppable_pods_once_and_does_not_wait_for_them() {
 async fn handover_names_a_pod_that_runs_despite_a_successful_stop() {
     let mut node = Node::with_pods(&["web"]).await;
     node.start().await;
-    node.cri
-        .any_number_of(expect(StopContainer::any()).reply_ok_but_do_nothing());
-    node.cri
-        .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
+    node.always(expect(StopContainer::any()).reply_ok_but_do_nothing());
+    node.always(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
     node.delete("web", None).await;
     // Even after the grace period.
     sleep(secs(60)).await;
@@ -198,28 +174,19 @@ async fn handover_names_a_pod_that_runs_despite_a_successful_stop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn handover_retries_a_failed_stop_while_it_waits_for_other_pods() {
-    let node = with_hook(secs(25)).await;
-    node.delete("web", None).await;
-    hook_runs(&node).await;
-    let busy = expect(StopContainer::any()).then(secs(2));
-    node.cri.in_order([busy.error(Code::Unavailable, "busy")]);
-    node.delete("other", None).await;
-    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
-}
-
-#[tokio::test(start_paused = true)]
-async fn handover_waits_for_attempts_begun_during_its_wait() {
-    let node = with_hook(secs(10)).await;
-    node.delete("web", None).await;
-    hook_runs(&node).await;
-    let busy = expect(StopContainer::any()).then(secs(2));
-    let again = expect(StopContainer::any()).then(secs(12));
-    node.cri.in_order([busy.error(Code::Unavailable, "busy"), again]);
-    node.delete("other", None).await;
-    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
+async fn handover_retries_a_failed_stop_while_it_waits_and_waits_for_that_attempt() {
+    // The other pod's hook is over after the second attempt, or before.
+    for (hook, second_attempt) in [(25, 0), (10, 12)] {
+        let node = with_hook(secs(hook)).await;
+        node.delete("web", None).await;
+        hook_runs(&node).await;
+        let busy = expect(StopContainer::any()).then(secs(2));
+        let again = expect(StopContainer::any()).then(secs(second_attempt));
+        node.cri.in_order([busy.error(Code::Unavailable, "busy"), again]);
+        node.delete("other", None).await;
+        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
+        assert_eq!(request_handover(&node, secs(60)).await, nothing_in_progress());
+    }
 }
 
 /// As by a unit whose program is missing or exits at once.
@@ -292,14 +259,12 @@ async fn two_handover_requests_are_both_answered() {
         (1, 1),
         "it is at a safe point for both callers"
     );
-    wait_until("the teardown continues", async || node.get("web").await.is_none()).await;
+    node.wait_deleted("web").await;
 }
 
 /// A node with a deleted pod that ignores SIGTERM and has a long grace period.
 async fn node_with_stubborn_pod() -> Node {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    node.start().await;
+    let node = Node::with_stubborn_pod().await;
     node.cri.allow_everything();
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -318,21 +283,16 @@ fn is_running(node: &Node) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn canceled_stop_leaves_the_grace_period_to_the_kubelet() {
-    let node = node_with_stubborn_pod().await;
-    let in_progress = vec!["default/web".to_owned()];
-    assert_eq!(request_handover(&node, secs(1)).await, HandoverResult { in_progress });
-    let _process = kubelet(&node);
-    sleep(secs(120)).await;
-    // The grace period of the agent's stop has expired.
-    assert_eq!(is_running(&node), !node.finishes_abandoned_stops());
-    assert_eq!(call_kinds(&node), [Kind::StopContainer]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn appearing_kubelet_finds_no_stop_in_progress() {
-    let node = node_with_stubborn_pod().await;
-    let _process = kubelet(&node);
-    sleep(secs(120)).await;
-    assert_eq!(is_running(&node), !node.finishes_abandoned_stops());
-    assert_eq!(call_kinds(&node), [Kind::StopContainer]);
+    for is_handed_over in [true, false] {
+        let node = node_with_stubborn_pod().await;
+        if is_handed_over {
+            let in_progress = vec!["default/web".to_owned()];
+            assert_eq!(request_handover(&node, secs(1)).await, HandoverResult { in_progress });
+        }
+        let _process = kubelet(&node);
+        sleep(secs(120)).await;
+        // The grace period of the agent's stop has expired.
+        assert_eq!(is_running(&node), !node.finishes_abandoned_stops());
+        assert_eq!(call_kinds(&node), [Kind::StopContainer]);
+    }
 }

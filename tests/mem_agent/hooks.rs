@@ -1,29 +1,17 @@
 //! preStop hooks: within the container's grace, reported on failure, never a reason not to stop.
 
-use pod_teardown::model::trace::Step;
-use serde_json::json;
-use testbed::scripted_cri::{
-    ExecSync, Fault, Kind, Logged, Read, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect,
-};
+use testbed::scripted_cri::Fault;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
-    time::{Instant, sleep, timeout},
+    time::timeout,
 };
-use tonic::Code;
 
-use crate::{
-    node::{Node, secs},
-    pods::{exec, hooked, pod},
-};
+use crate::prelude::*;
 
 async fn with_hook(hook: &serde_json::Value) -> Node {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(hook), |pod| drop(pod.container("main")));
-    node.start().await;
-    for pattern in [StopPodSandbox::any(), RemoveContainer::any(), RemovePodSandbox::any()] {
-        node.cri.any_number_of(expect(pattern));
-    }
+    let node = Node::started_with("web", &hooked(hook), |pod| pod.container("main")).await;
+    node.allow([StopPodSandbox::any(), RemoveContainer::any(), RemovePodSandbox::any()]);
     node
 }
 
@@ -34,19 +22,9 @@ async fn hook_runs_before_the_stop_within_the_same_grace() {
         expect(ExecSync::of("main").command(&["drain"]).timeout(secs(30))).then(secs(12)),
         expect(StopContainer::of("main").timeout(secs(18))),
     ]);
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.tear_down("web").await;
     node.cri.finished().await;
     assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn sleep_hook_sleeps() {
-    let node = with_hook(&json!({ "sleep": { "seconds": 9 } })).await;
-    node.cri.in_order([expect(StopContainer::of("main").timeout(secs(21)))]);
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-    node.cri.finished().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -60,20 +38,14 @@ async fn failed_hook_is_an_event_and_the_stop_continues() {
         (hook().then(secs(31)), 2),
     ] {
         let node = with_hook(&exec()).await;
-        let said = format!("{failing:?}");
+        let case = format!("{failing:?}");
         node.cri
             .in_order([failing, expect(StopContainer::of("main").timeout(secs(left)))]);
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
-        let events = node.events("web").await;
-        let failed: Vec<_> = events
-            .iter()
-            .filter(|(reason, _)| reason == "FailedPreStopHook")
-            .collect();
-        assert_eq!(failed.len(), 1, "{said}");
+        node.tear_down("web").await;
+        let failed = node.messages("web", "FailedPreStopHook").await;
         // The output of a command may contain secrets.
-        assert_eq!(failed[0].1, "PreStopHook failed", "{said}");
-        assert_eq!(node.status().await.counters.hooks_failed, 1, "{said}");
+        assert_eq!(failed, ["PreStopHook failed"], "{case}");
+        assert_eq!(node.status().await.counters.hooks_failed, 1, "{case}");
     }
 }
 
@@ -90,11 +62,10 @@ async fn hook_without_handler_fails_and_absurd_sleep_ends_with_the_grace_period(
         ),
     ] {
         let node = with_hook(&hook).await;
-        node.cri.any_number_of(expect(ExecSync::any()).exit(1));
+        node.always(expect(ExecSync::any()).exit(1));
         node.cri
             .in_order([expect(StopContainer::of("main").timeout(secs(left)))]);
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
+        node.tear_down("web").await;
         node.cri.finished().await;
         assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1, "{hook}");
     }
@@ -141,9 +112,7 @@ async fn skipped_hook_without_remaining_grace_is_one_event() {
     assert!(hook.failure.as_ref().unwrap().contains("skipped"));
     node.wait_torn_down("web").await;
     node.cri.finished().await;
-    let events = node.events("web").await;
-    let left_out = events.iter().filter(|(reason, _)| reason == "FailedPreStopHook");
-    let messages: Vec<_> = left_out.map(|(_, message)| &**message).collect();
+    let messages = node.messages("web", "FailedPreStopHook").await;
     assert_eq!(messages, ["PreStopHook was skipped: the grace period has no time left"]);
 }
 
@@ -175,13 +144,12 @@ async fn hooks_to_the_status_address() -> (Node, TcpListener) {
     ]);
     let mut node = Node::new().await;
     node.pod("web", &containers, |pod| {
-        drop(pod.container("one").container("two").container("plain"));
+        pod.container("one").container("two").container("plain")
     });
     let mut object = pod("web", &containers);
     object["status"]["podIP"] = "127.0.0.1".into();
     node.insert(object);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.cri.fault(Read::PodSandboxStatus, Fault::Hang);
     (node, listener)
 }
@@ -241,15 +209,14 @@ async fn http_hook_of_a_host_network_pod_goes_to_the_node_address() {
     let lifecycle = json!({ "preStop": { "httpGet": { "port": port } } });
     let containers = json!([{ "name": "main", "image": "i", "lifecycle": lifecycle }]);
     let mut node = Node::new().await;
-    node.pod("web", &containers, |pod| drop(pod.container("main")));
+    node.pod("web", &containers, |pod| pod.container("main"));
     let mut object = pod("web", &containers);
     object["spec"]["hostNetwork"] = true.into();
     object["status"]["hostIP"] = "127.0.0.1".into();
     // No server listens there.
     object["status"]["podIP"] = "192.0.2.1".into();
     node.insert(object);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", Some(4)).await;
     accept_request(&listener).await;
     node.wait_deleted("web").await;

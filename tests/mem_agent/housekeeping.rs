@@ -1,19 +1,8 @@
 //! Leftovers of deleted pods: directories, logs, cgroups, journal entries.
 
-use std::{fs, path::PathBuf};
-
 use pod_teardown::housekeeping::LeftoverReport;
-use serde_json::json;
-use testbed::apiserver::faults::{Action, Fault};
-use tokio::time::{Instant, sleep};
 
-use crate::{
-    guard::kubelet,
-    node::{NODE, Node, secs, wait_until},
-    node_identity::{recorded_node, replaced},
-    pods::{plain, pod, uid},
-    server::inject_fault,
-};
+use crate::prelude::*;
 
 fn logs(node: &Node, name: &str) -> PathBuf {
     node.path("logs").join(format!("default_{name}_{}", uid(name)))
@@ -52,23 +41,14 @@ fn leftovers_of(node: &Node, name: &str) -> Vec<&'static str> {
 
 /// A node with a running pod and finished pods of these names, which the journal still has if the agent does not run on.
 pub async fn node_after_termination_of(names: &[&str]) -> Node {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
+    let mut node = Node::with_pods(&["lives"]).await;
     for name in names {
         node.simple_pod(name);
     }
-    node.cri.allow_everything();
-    node.start().await;
-    for name in names {
-        node.delete(name, None).await;
-    }
-    for name in names {
-        node.wait_torn_down(name).await;
-    }
-    wait_until("all are finished", async || {
-        node.status().await.counters.finished == names.len() as u64
-    })
-    .await;
+    node.run().await;
+    node.delete_all(names, None).await;
+    node.wait_all_torn_down(names).await;
+    node.wait_status(|it| it.counters.finished, names.len() as u64).await;
     node
 }
 
@@ -84,10 +64,7 @@ async fn every_kind_of_leftover_of_a_seen_pod_is_removed_after_a_while() {
         create_leftover(&node, name, what);
     }
     let began = Instant::now();
-    wait_until("they are observed", async || {
-        leftover_report(&node).await.leftovers.len() == 3
-    })
-    .await;
+    wait_until!(leftover_report(&node).await.leftovers.len() == 3);
     assert_eq!(
         leftover_report(&node).await.leftovers,
         [
@@ -96,16 +73,13 @@ async fn every_kind_of_leftover_of_a_seen_pod_is_removed_after_a_while() {
             "default/c (UID uid-c): directory"
         ]
     );
-    wait_until("no leftover exists", async || {
-        ["a", "b", "c"].iter().all(|name| leftovers_of(&node, name).is_empty())
-    })
-    .await;
+    wait_until!(["a", "b", "c"].iter().all(|name| leftovers_of(&node, name).is_empty()));
     assert!(
         (secs(120)..secs(160)).contains(&began.elapsed()),
         "{:?}",
         began.elapsed()
     );
-    wait_until("all are finished", async || node.status().await.counters.finished == 6).await;
+    node.wait_status(|it| it.counters.finished, 6).await;
     assert_eq!(node.cri.effects().len(), effects, "the runtime knew nothing of them");
     assert_eq!(leftovers_of(&node, "lives"), ["cgroup", "logs", "directory"]);
     assert_eq!(node.status().await.counters.leftovers_found, 3);
@@ -116,8 +90,7 @@ async fn every_kind_of_leftover_of_a_seen_pod_is_removed_after_a_while() {
 
 #[tokio::test(start_paused = true)]
 async fn proof_of_an_api_pod_survives_restart_and_reboot() {
-    let mut node = Node::with_pods(&["lives", "web"]).await;
-    node.start().await;
+    let mut node = Node::started(&["lives", "web"]).await;
     // The journal has the seen UIDs.
     sleep(secs(1)).await;
     node.crash().await;
@@ -129,7 +102,7 @@ async fn proof_of_an_api_pod_survives_restart_and_reboot() {
     node.delete("web", Some(0)).await;
     create_leftover(&node, "web", "directory");
     node.start().await;
-    wait_until("no leftover exists", async || leftovers_of(&node, "web").is_empty()).await;
+    wait_until!(leftovers_of(&node, "web").is_empty());
     assert!(node.cri.effects().is_empty());
     // Then the proof is removed, too: anything new with its UID has no owner.
     sleep(secs(60)).await;
@@ -141,8 +114,7 @@ async fn proof_of_an_api_pod_survives_restart_and_reboot() {
 
 #[tokio::test(start_paused = true)]
 async fn leftover_without_proof_is_reported_and_never_touched() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
+    let mut node = Node::with_pods(&["lives"]).await;
     let of_a_static_pod = node.path("kubelet/pods/0123456789abcdef0123456789abcdef/volumes");
     fs::create_dir_all(&of_a_static_pod).unwrap();
     for what in ["cgroup", "logs", "directory"] {
@@ -181,40 +153,31 @@ async fn leftovers_beside_a_kubelet_are_not_touched_and_observed_again_afterward
     assert_eq!(leftover_report(&node).await, LeftoverReport::default());
     fs::remove_dir_all(process).unwrap();
     let began = Instant::now();
-    wait_until("no leftover exists", async || leftovers_of(&node, "web").is_empty()).await;
+    wait_until!(leftovers_of(&node, "web").is_empty());
     assert!(began.elapsed() >= secs(120), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_beside_a_kubelet_do_not_accumulate_in_the_journal() {
-    let mut node = node_after_jobs_beside_a_kubelet().await;
-    sleep(secs(660)).await;
-    node.crash().await;
-    assert_eq!(node.seen().await, ["uid-lives"]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn search_that_fails_beside_a_kubelet_is_soon_repeated() {
-    let mut node = node_after_jobs_beside_a_kubelet().await;
-    // The time of the next search.
-    sleep(secs(500)).await;
-    node.cri.stop().await;
-    sleep(secs(150)).await;
-    node.cri.allow_everything();
-    node.cri.start_again().await;
-    sleep(secs(120)).await;
-    node.crash().await;
-    assert_eq!(node.seen().await, ["uid-lives"]);
-}
-
-/// A node where one pod lives and others have come and gone, beside a kubelet.
-async fn node_after_jobs_beside_a_kubelet() -> Node {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
-    kubelet(&node);
-    node.start().await;
-    jobs_come_and_go(&node).await;
-    node
+async fn pods_beside_a_kubelet_do_not_accumulate_in_the_journal_and_a_failed_search_is_soon_repeated() {
+    for fails in [false, true] {
+        let mut node = Node::with_pods(&["lives"]).await;
+        kubelet(&node);
+        node.start().await;
+        jobs_come_and_go(&node).await;
+        // The time of the next search.
+        sleep(secs(500)).await;
+        if fails {
+            node.cri.stop().await;
+        }
+        sleep(secs(150)).await;
+        if fails {
+            node.cri.allow_everything();
+            node.cri.start_again().await;
+            sleep(secs(120)).await;
+        }
+        node.crash().await;
+        assert_eq!(node.seen().await, ["uid-lives"]);
+    }
 }
 
 async fn jobs_come_and_go(node: &Node) {
@@ -229,18 +192,14 @@ async fn jobs_come_and_go(node: &Node) {
 
 #[tokio::test(start_paused = true)]
 async fn pods_during_an_absence_hold_do_not_accumulate_in_the_journal() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
+    let mut node = Node::with_pods(&["lives"]).await;
     kubelet(&node);
     node.start().await;
     let own = recorded_node(&node).await;
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("lives", &plain()));
-    wait_until("the list is blocked", async || {
-        node.status().await.watch.absence_hold.is_some()
-    })
-    .await;
+    node.wait_status(|it| it.watch.absence_hold.is_some(), true).await;
     jobs_come_and_go(&node).await;
     sleep(secs(660)).await;
     node.crash().await;
@@ -249,12 +208,10 @@ async fn pods_during_an_absence_hold_do_not_accumulate_in_the_journal() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_a_leftover_before_the_first_complete_list() {
-    let mut node = Node::with_pods(&["lives", "web"]).await;
-    node.start().await;
+    let mut node = Node::started(&["lives", "web"]).await;
     sleep(secs(1)).await;
     node.crash().await;
-    let user = format!("system:node:{NODE}");
-    inject_fault(&node, Fault::status(500).verb("list").resource("pods").user(&user));
+    inject_fault(&node, Fault::status(500).verb("list").resource("pods"));
     node.launch().await;
     sleep(secs(900)).await;
     assert_eq!(leftover_report(&node).await, LeftoverReport::default());
@@ -269,12 +226,11 @@ async fn nothing_is_a_leftover_before_the_first_complete_list() {
 async fn unanswered_list_by_name_proves_no_leftover() {
     let node = node_after_termination_of(&["web"]).await;
     create_leftover(&node, "web", "directory");
-    let user = format!("system:node:{NODE}");
-    inject_fault(&node, Fault::status(503).verb("list").resource("pods").user(&user));
+    inject_fault(&node, Fault::status(503).verb("list").resource("pods"));
     sleep(secs(600)).await;
     assert!(volume(&node, "web").join("file").exists());
     node.api.faults().clear();
-    wait_until("no leftover exists", async || leftovers_of(&node, "web").is_empty()).await;
+    wait_until!(leftovers_of(&node, "web").is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -285,10 +241,7 @@ async fn leftovers_stay_during_an_absence_hold() {
     replaced(&mut node, 1).await;
     node.insert(own);
     node.insert(pod("lives", &plain()));
-    wait_until("the list is blocked", async || {
-        node.status().await.watch.absence_hold.is_some()
-    })
-    .await;
+    node.wait_status(|it| it.watch.absence_hold.is_some(), true).await;
     sleep(secs(900)).await;
     assert!(volume(&node, "web").join("file").exists());
     assert_eq!(
@@ -302,10 +255,7 @@ async fn unremovable_leftover_is_not_retried_by_successive_workers() {
     let node = node_after_termination_of(&["web"]).await;
     // A volume of an unknown plugin.
     fs::create_dir_all(node.pod_dir("web").join("volumes/example.com~strange/data/more")).unwrap();
-    wait_until("it is attempted", async || {
-        node.status().await.counters.leftovers_found == 1
-    })
-    .await;
+    node.wait_status(|it| it.counters.leftovers_found, 1).await;
     sleep(secs(1800)).await;
     let status = node.status().await;
     assert_eq!((status.counters.leftovers_found, status.pods.terminating.len()), (1, 1));
@@ -318,8 +268,7 @@ async fn unremovable_leftover_is_not_retried_by_successive_workers() {
 
 #[tokio::test(start_paused = true)]
 async fn dead_containers_and_old_logs_of_a_running_pod_are_not_touched() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
+    let mut node = Node::with_pods(&["lives"]).await;
     node.cri.change(|world| {
         world.pod("default", "lives", &uid("lives")).container("main");
         world
@@ -334,32 +283,14 @@ async fn dead_containers_and_old_logs_of_a_running_pod_are_not_touched() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn truncated_list_makes_no_pod_a_leftover() {
-    let mut node = Node::with_pods(&["lives", "web"]).await;
-    node.start().await;
-    for _ in 0..5 {
-        inject_fault(&node, Fault::new(Action::CutWatch).once());
-        sleep(secs(100)).await;
-    }
-    assert_eq!(leftovers_of(&node, "web"), ["cgroup", "logs", "directory"]);
-    assert!(node.cri.effects().is_empty());
-}
-
-#[tokio::test(start_paused = true)]
 async fn leftover_mount_without_a_directory_is_named_until_it_is_unmounted() {
     let node = node_after_termination_of(&["a"]).await;
     let volume = volume(&node, "a");
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();
     let mount = format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", volume.display());
     fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
-    wait_until("the leftover is observed", async || {
-        leftover_report(&node).await.leftovers == ["default/a (UID uid-a): mount"]
-    })
-    .await;
+    wait_until!(leftover_report(&node).await.leftovers == ["default/a (UID uid-a): mount"]);
     node.wait_blocked("a", "still mounted").await;
     fs::write(node.path("mountinfo"), table).unwrap();
-    wait_until("the pod is finished", async || {
-        node.status().await.counters.finished == 2
-    })
-    .await;
+    node.wait_status(|it| it.counters.finished, 2).await;
 }

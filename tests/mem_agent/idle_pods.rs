@@ -1,23 +1,9 @@
 //! Terminal pods with nothing on the node, as disk pressure makes them.
 
-use std::fs;
+use testbed::scripted_cri::Fault as CriFault;
 
-use pod_teardown::ops::admin::stop::StopRequest;
-use serde_json::{Value, json};
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    rest::Patch,
-    scripted_cri::{ExecSync, Fault as CriFault, Read, StopContainer, expect},
-};
-use tokio::time::{Instant, sleep};
-
-use crate::{
-    devices::{DRIVER, Prepared, checkpoint},
-    node::{Node, secs, wait_until},
-    pods::{plain, pod, uid},
-    server::inject_fault,
-    stop_requests::{granted, refused},
-};
+use crate::devices::DRIVER;
+use crate::prelude::*;
 
 /// A pod that the kubelet has rejected: it never had anything on the node.
 fn evicted(name: &str) -> Value {
@@ -29,10 +15,7 @@ fn evicted(name: &str) -> Value {
 
 /// The agent has seen the pods, and checked the node.
 async fn wait_checked(node: &Node, pods: usize) {
-    wait_until("all are seen, and the node is checked", async || {
-        node.status().await.pods.awaiting_deletion == pods
-    })
-    .await;
+    node.wait_status(|it| it.pods.awaiting_deletion, pods).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,11 +25,9 @@ async fn thousands_of_idle_terminal_pods_get_no_worker_and_delay_no_deletion() {
         node.insert(evicted(&format!("evicted-{number}")));
     }
     node.simple_pod("web");
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     let began = Instant::now();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.tear_down("web").await;
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
     sleep(secs(60)).await;
     let status = node.status().await;
@@ -107,12 +88,9 @@ async fn terminal_pod_with_anything_on_the_node_gets_a_worker() {
     }
     node.cri
         .change(|world| world.sandboxes.retain(|_, sandbox| sandbox.pod_uid != uid("container")));
-    node.cri.allow_everything();
-    node.start().await;
-    wait_until("all have one", async || {
-        node.status().await.counters.started >= names.len() as u64
-    })
-    .await;
+    node.run().await;
+    node.wait_status(|it| it.counters.started >= names.len() as u64, true)
+        .await;
     sleep(secs(60)).await;
     assert_eq!(node.status().await.counters.started, names.len() as u64);
 }
@@ -124,18 +102,14 @@ async fn terminal_pod_with_a_running_container_gets_the_grace_and_hook_of_its_sp
     let mut object = evicted("web");
     object["spec"]["terminationGracePeriodSeconds"] = 60.into();
     object["spec"]["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["drain"] } } });
-    node.pod("web", &plain(), |pod| drop(pod.container("main")));
+    node.pod("web", &plain(), |pod| pod.container("main"));
     node.insert(object);
     node.cri.in_order([
         expect(ExecSync::of("main").command(&["drain"]).timeout(secs(60))),
         expect(StopContainer::of("main").timeout(secs(60))),
     ]);
-    node.cri.allow_everything();
-    node.start().await;
-    wait_until("the pod is stopped", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
+    node.run().await;
+    node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,9 +119,8 @@ async fn terminal_pod_gets_a_worker_if_the_node_cannot_be_checked() {
     // The background list of the runtime's pods finds it.
     fs::remove_dir_all(node.path("cgroup/kubepods")).unwrap();
     fs::write(node.path("cgroup/kubepods"), "").unwrap();
-    node.cri.allow_everything();
-    node.start().await;
-    wait_until("it has a worker", async || node.status().await.counters.started == 1).await;
+    node.run().await;
+    node.wait_status(|it| it.counters.started, 1).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -162,11 +135,8 @@ async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     wait_checked(&node, 2).await;
     node.cri.allow_everything();
     node.delete("web", None).await;
-    wait_until("its worker begins", async || node.status().await.counters.started == 1).await;
-    wait_until("this node has finished it", async || {
-        node.status().await.counters.deleted == 1
-    })
-    .await;
+    node.wait_status(|it| it.counters.started, 1).await;
+    node.wait_status(|it| it.counters.deleted, 1).await;
     let path = "/api/v1/namespaces/default/pods/web";
     let patch = json!({ "metadata": { "finalizers": null } });
     node.admin
@@ -190,17 +160,6 @@ async fn idle_terminal_pod_deleted_later_is_finished_and_forgotten() {
     );
 }
 
-#[tokio::test(start_paused = true)]
-async fn request_for_an_idle_terminal_pod_changes_nothing() {
-    let mut node = Node::new().await;
-    node.insert(evicted("web"));
-    node.start().await;
-    wait_checked(&node, 1).await;
-    assert_eq!(granted(&node, "web/stop", &StopRequest::default()).await, 0);
-    assert_eq!(node.status().await.counters.started, 0);
-    assert!(node.cri.effects().is_empty());
-}
-
 /// The same pod in another namespace.
 fn in_namespace(namespace: &str, mut object: Value) -> Value {
     object["metadata"]["namespace"] = namespace.into();
@@ -210,13 +169,11 @@ fn in_namespace(namespace: &str, mut object: Value) -> Value {
 
 #[tokio::test(start_paused = true)]
 async fn request_for_a_pod_in_check_begins_no_pod_of_this_name_in_another_namespace() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
-    node.start().await;
+    let node = Node::started(&["lives"]).await;
     node.cri.fault(Read::ListPodSandbox, CriFault::Late(secs(8)));
     node.insert(in_namespace("other", evicted("web")));
     node.insert(evicted("web"));
-    wait_until("all are seen", async || node.status().await.watch.pods == 3).await;
+    node.wait_status(|it| it.watch.pods, 3).await;
     granted(&node, "web/stop", &StopRequest::default()).await;
     assert_eq!(node.status().await.counters.started, 1);
 }
@@ -236,7 +193,7 @@ async fn request_for_a_queued_pod_starts_no_worker_beyond_the_limit() {
     inject_fault(&node, Fault::delay(secs(600)).verb("delete").resource("pods"));
     node.start().await;
     let terminating = async || node.status().await.pods.terminating.len();
-    wait_until("the workers begin", async || terminating().await == 16).await;
+    wait_until!(terminating().await == 16);
     node.insert(deleted(evicted("web")));
     sleep(secs(1)).await;
     let why = refused(&node, "web/stop", &StopRequest::default()).await;
@@ -279,11 +236,9 @@ async fn hundreds_of_deleted_idle_pods_delay_no_running_pod() {
             node.insert(object);
         }
         node.simple_pod("web");
-        node.cri.allow_everything();
-        node.start().await;
+        node.run().await;
         let began = Instant::now();
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
+        node.tear_down("web").await;
         assert!(began.elapsed() < secs(1), "{phase}: {:?}", began.elapsed());
         wait_until("all have had their final delete", async || {
             let status = node.status().await;

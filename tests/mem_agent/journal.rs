@@ -1,24 +1,9 @@
 //! A damaged, foreign or unwritable journal does not block teardown.
 
-use std::{fs, path::PathBuf};
-
-use pod_teardown::{
-    journal,
-    ops::{
-        admin::stop::{PODS, StopRequest},
-        client,
-    },
-    workers::stop::StopAccepted,
-};
+use pod_teardown::{journal, workers::stop::StopAccepted};
 use redb::ReadableTable as _;
-use serde_json::{Value, json};
-use testbed::scripted_cri::{Kind, StopContainer, expect};
-use tokio::time::sleep;
 
-use crate::{
-    node::{NODE, Node, secs, wait_until},
-    pods::{exec, hooked, plain, uid},
-};
+use crate::prelude::*;
 
 fn file(node: &Node) -> PathBuf {
     node.flags.state_dir.join(journal::FILE)
@@ -30,9 +15,7 @@ async fn another_node(node: &Node) {
 
 #[tokio::test(start_paused = true)]
 async fn damaged_journal_is_quarantined_and_pods_are_torn_down() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.simple_pod("db");
+    let mut node = Node::with_pods(&["web", "db"]).await;
     fs::create_dir_all(&node.flags.state_dir).unwrap();
     fs::write(file(&node), "no journal").unwrap();
     node.start().await;
@@ -58,57 +41,26 @@ async fn damaged_journal_is_quarantined_and_pods_are_torn_down() {
 
 #[tokio::test(start_paused = true)]
 async fn damaged_journal_does_not_bypass_a_node_identity_mismatch() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
+    let mut node = Node::started(&["web"]).await;
     assert_eq!(node.stop().await, Ok(()));
     fs::write(file(&node), "damaged").unwrap();
     another_node(&node).await;
     node.delete("web", None).await;
     node.launch().await;
-    wait_until("the hold is reported", async || {
-        node.try_status().await.is_some_and(|status| {
-            status
-                .blocked
-                .is_some_and(|held| held.contains("another-uid") && held.contains("the journal is of the Node"))
-        })
-    })
-    .await;
+    wait_until!(node.try_status().await.is_some_and(|status| {
+        status
+            .blocked
+            .is_some_and(|held| held.contains("another-uid") && held.contains("the journal is of the Node"))
+    }));
     sleep(secs(100)).await;
     assert!(node.cri.effects().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
-async fn cloned_machine_starts_a_new_journal() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    let machine_id = node.path("root/etc/machine-id");
-    fs::create_dir_all(machine_id.parent().unwrap()).unwrap();
-    fs::write(&machine_id, "m1\n").unwrap();
-    node.start().await;
-    node.cri.in_order([
-        expect(StopContainer::of("main").timeout(secs(30))),
-        expect(StopContainer::of("main").timeout(secs(30))),
-    ]);
-    node.delete("web", None).await;
-    node.calls(1, |_| true).await;
-    sleep(secs(10)).await;
-    node.crash().await;
-    fs::write(&machine_id, "m2\n").unwrap();
-    node.start().await;
-    // Terminations begun on the other machine do not count here.
-    node.calls(2, |_| true).await;
-    node.cri.allow_everything();
-    node.wait_torn_down("web").await;
-    assert_eq!(node.status().await.quarantined_files.len(), 1);
-    node.cri.finished().await;
-}
-
-#[tokio::test(start_paused = true)]
 async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
-    node.pod("db", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.pod("web", &hooked(&exec()), |pod| pod.container("main"));
+    node.stubborn_pod("db");
     // The journal's path is blocked by something that cannot be removed.
     let blocked = file(&node).with_extension("new");
     fs::create_dir_all(blocked.join("x")).unwrap();
@@ -123,10 +75,7 @@ async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer && seen.pod_uid == uid("db"))
         .await;
     fs::rename(&blocked, node.path("away")).unwrap();
-    wait_until("the journal is written", async || {
-        node.status().await.journal_error.is_none()
-    })
-    .await;
+    wait_until!(node.status().await.journal_error.is_none());
     node.crash().await;
     assert_eq!(node.journal().await, [uid("db")]);
     node.start().await;
@@ -135,8 +84,7 @@ async fn unwritable_journal_blocks_no_pod_and_is_written_once_possible() {
 
 #[tokio::test(start_paused = true)]
 async fn stop_is_reported_as_not_durable_while_the_journal_cannot_be_written() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     fs::create_dir_all(file(&node).with_extension("new").join("x")).unwrap();
     node.start().await;
     node.cri.allow_everything();
@@ -146,7 +94,7 @@ async fn stop_is_reported_as_not_durable_while_the_journal_cannot_be_written() {
         client::post(socket, &path, &StopRequest::default()).await.unwrap()
     };
     assert!(stop().await.not_durable.is_some());
-    wait_until("the pod has terminated", async || stop().await.already_terminated).await;
+    wait_until!(stop().await.already_terminated);
     assert_eq!(stop().await.not_durable, None, "the request changes nothing");
 }
 
@@ -169,9 +117,7 @@ fn rewrite(node: &Node, name: &str, change: impl FnOnce(&mut Value)) {
 async fn wall_clock_jump_moves_no_deadline_and_reruns_no_hook() {
     for jumped in ["1970-01-01T00:00:00Z", "2200-01-01T00:00:00Z"] {
         let mut node = Node::new().await;
-        node.pod("web", &hooked(&exec()), |pod| {
-            drop(pod.container("main").ignores_term());
-        });
+        node.pod("web", &hooked(&exec()), |pod| pod.container("main").ignores_term());
         node.start().await;
         node.cri.in_order([
             expect(testbed::scripted_cri::ExecSync::of("main")),

@@ -3,11 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "it fails the test")]
 #![allow(clippy::disallowed_methods, reason = "the node is a directory of the test")]
 
-mod log;
-mod many_stops;
-mod node;
-mod node_condition;
-mod pods;
+/// Waits on the virtual clock until the condition holds.
+macro_rules! wait_until {
+    ($holds:expr) => {
+        $crate::node::wait_until(stringify!($holds), async || $holds).await
+    };
+}
 
 mod absence;
 mod canceled_stops;
@@ -34,11 +35,18 @@ mod in_progress;
 mod in_use;
 mod journal;
 mod kubelet_unit;
-mod large_lists;
+mod log;
+mod many_stops;
+mod node;
+mod node_condition;
+mod node_identity;
+mod observe;
 mod orphans;
 mod other_root;
 mod pause;
 mod plan;
+mod pods;
+mod prelude;
 #[cfg(feature = "system-tests")]
 mod prometheus;
 mod queued_writes;
@@ -54,9 +62,6 @@ mod stop;
 mod stop_outcomes;
 mod stop_requests;
 mod traces;
-
-mod node_identity;
-mod observe;
 mod unreadable_status;
 mod unused_volumes;
 mod user_namespace;

@@ -1,15 +1,6 @@
 //! Stops of many pods, which wait for slots.
 
-use std::time::Duration;
-
-use testbed::scripted_cri::{Kind, StopContainer, StopPodSandbox, expect};
-use tokio::time::{Instant, sleep};
-use tonic::Code;
-
-use crate::{
-    node::{Node, secs},
-    pods::{plain, uid},
-};
+use crate::prelude::*;
 
 /// More than a node has slots.
 const MANY: usize = 110;
@@ -21,17 +12,14 @@ async fn without_network() -> (Node, Vec<String>) {
     for name in &names {
         node.simple_pod(name);
         let stop = expect(StopPodSandbox::of(name)).then(secs(10));
-        node.cri.any_number_of(stop.error(Code::Unknown, "CNI timeout"));
+        node.always(stop.error(Code::Unknown, "CNI timeout"));
     }
     (node, names)
 }
 
 async fn started(node: &mut Node, names: &[String]) {
-    node.start().await;
-    node.cri.allow_everything();
-    for name in names {
-        node.delete(name, Some(10)).await;
-    }
+    node.run().await;
+    node.delete_all(names, Some(10)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,9 +36,9 @@ async fn hanging_sandboxes_delay_another_pod_by_ten_seconds_at_most() {
 #[tokio::test(start_paused = true)]
 async fn hanging_sandboxes_do_not_delay_the_sigkill_of_a_container_whose_stop_fails() {
     let (mut node, names) = without_network().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
+    node.stubborn_pod("web");
     let stop = expect(StopContainer::of("main").in_pod(&uid("web")));
-    node.cri.any_number_of(stop.error(Code::Unknown, "shim is busy"));
+    node.always(stop.error(Code::Unknown, "shim is busy"));
     started(&mut node, &names).await;
     let began = node.calls(1, |_| true).await[0].0;
     node.delete("web", Some(5)).await;
@@ -66,13 +54,10 @@ async fn grace_period_that_is_shortened_while_a_stop_waits_applies_to_it() {
     let mut node = Node::new().await;
     let names: Vec<_> = (0..MANY).map(|number| format!("web-{number}")).collect();
     for name in &names {
-        node.pod(name, &plain(), |pod| drop(pod.container("main").ignores_term()));
+        node.stubborn_pod(name);
     }
-    node.start().await;
-    node.cri.allow_everything();
-    for name in &names {
-        node.delete(name, Some(30)).await;
-    }
+    node.run().await;
+    node.delete_all(&names, Some(30)).await;
     sleep(Duration::from_millis(300)).await;
     let last = names.last().unwrap();
     node.delete(last, Some(1)).await;

@@ -1,32 +1,28 @@
 //! The agent's node: directories, a scripted runtime and an in-memory API server.
 
-use std::{fs, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    fmt::{Debug, Display},
+    ops::Range,
+};
 
 use pod_teardown::{
     agent,
-    cli::{CgroupDriverFlag, ForceUnmountFlag, GcFlag, ModeFlag, NodeFlags, SocketFlag},
+    cli::{NodeFlags, SocketFlag},
     clock::BootClock,
-    config::{self},
-    journal,
+    collector::Mode,
+    config,
+    journal::{self, Journal},
     model::{pod::PodRef, problem::Problem},
-    node::{host::Host, identity::Identity},
-    ops::{admin, client, status::StatusReport},
+    node::{host::Host, identity::Identity, unmounts::ForceUnmount},
+    ops::{admin, status::StatusReport},
     outside::Outside,
-    teardown::journal::PodJournalExt as _,
 };
+use serde::de::DeserializeOwned;
 use tempfile::TempDir;
-use testbed::{
-    api::ApiServer as _,
-    apiserver::{Config, MemApiServer},
-    host_files, network,
-    rest::Client,
-    scripted_cri::{Kind, Manners, ScriptedCri, Seen, World},
-};
-use tokio::{
-    sync::oneshot,
-    task::JoinHandle,
-    time::{Instant, sleep},
-};
+use testbed::{api::ApiServer as _, host_files, network, rest::Client, scripted_cri::ScriptedCri};
+use tokio::{sync::oneshot, task::JoinHandle};
+
+use crate::prelude::*;
 
 /// The node's name.
 pub const NODE: &str = "n1";
@@ -69,9 +65,35 @@ pub const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
+/// Whether it took a time in this range since then.
+#[track_caller]
+pub fn assert_took(began: Instant, range: Range<Duration>) {
+    assert!(
+        range.contains(&began.elapsed()),
+        "{:?} is not in {range:?}",
+        began.elapsed()
+    );
+}
+
+/// Whether the text has all these parts.
+#[track_caller]
+pub fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is not in {text}");
+    }
+}
+
+/// Whether the object has these fields, where null stands for none.
+#[track_caller]
+pub fn assert_fields(object: &Value, fields: &Value) {
+    for (name, value) in fields.as_object().unwrap() {
+        assert_eq!(object[name], *value, "{name} of {object}");
+    }
+}
+
 /// Waits on the virtual clock until `holds`.
 #[track_caller]
-pub fn wait_until<F: AsyncFnMut() -> bool>(what: &str, mut holds: F) -> impl Future<Output = ()> {
+pub fn wait_until<F: AsyncFnMut() -> bool>(what: impl Display, mut holds: F) -> impl Future<Output = ()> {
     let caller = std::panic::Location::caller();
     async move {
         let deadline = Instant::now() + WAIT_LIMIT;
@@ -107,6 +129,37 @@ impl Node {
         node
     }
 
+    /// The same, with a running agent. The runtime expects no call.
+    pub async fn started(names: &[&str]) -> Self {
+        let mut node = Self::with_pods(names).await;
+        node.start().await;
+        node
+    }
+
+    /// The same with a runtime that does all calls.
+    pub async fn running(names: &[&str]) -> Self {
+        let mut node = Self::with_pods(names).await;
+        node.run().await;
+        node
+    }
+
+    /// A node with this pod and a running agent. The runtime expects no call.
+    pub async fn started_with(
+        name: &str,
+        containers: &Value,
+        build: impl for<'a> FnOnce(PodBuilder<'a>) -> PodBuilder<'a>,
+    ) -> Self {
+        let mut node = Self::new().await;
+        node.pod(name, containers, build);
+        node.start().await;
+        node
+    }
+
+    /// A node with the pod `web`, which ignores SIGTERM, and a running agent. The runtime expects no call.
+    pub async fn with_stubborn_pod() -> Self {
+        Self::started_with("web", &plain(), |pod| pod.container("main").ignores_term()).await
+    }
+
     /// The same, with this API server.
     pub async fn with(api: MemApiServer) -> Self {
         if std::env::var_os("RUST_LOG").is_some() {
@@ -125,14 +178,13 @@ impl Node {
             mode: ModeFlag::Always,
             take_over_after: "45s".to_owned(),
             fence_kubelet: false,
-            gc: GcFlag::Never,
+            gc: Mode::Never,
             gc_kubeconfig: None,
-            force_unmount: ForceUnmountFlag::Never,
+            force_unmount: ForceUnmount::Never,
             node_condition: false,
             metrics_addr: None,
             otlp_endpoint: None,
             otlp_ca_file: None,
-            otlp_headers: None,
             kubeconfig: Some(path("kubeconfig")),
             node_name: Some(NODE.to_owned()),
             cri_endpoint: Some(cri.endpoint()),
@@ -140,7 +192,6 @@ impl Node {
             kubelet_config: Some(path("kubelet.yaml")),
             kubelet_config_dir: None,
             kubelet_start: None,
-            cgroup_driver: CgroupDriverFlag::Cgroupfs,
             cgroup_root: None,
             state_dir: path("state"),
             socket: SocketFlag { socket: path("socket") },
@@ -184,6 +235,12 @@ impl Node {
                 .is_some_and(|status| serde_json::to_value(status.watch.state).unwrap() == "watching")
         })
         .await;
+    }
+
+    /// The same with a runtime that does all calls.
+    pub async fn run(&mut self) {
+        self.cri.allow_everything();
+        self.start().await;
     }
 
     /// Starts the agent without waiting.
@@ -238,32 +295,41 @@ impl Node {
         self.journal_closed().await;
     }
 
+    /// Crashes and starts the agent.
+    pub async fn restart(&mut self) {
+        self.crash().await;
+        self.start().await;
+    }
+
     async fn journal_closed(&self) {
         let file = self.flags.state_dir.join(journal::FILE);
         wait_until("the journal is closed", async || redb::Database::open(&file).is_ok()).await;
     }
 
-    /// Unfinished UIDs in the journal of a stopped agent.
-    pub async fn journal(&self) -> Vec<String> {
+    /// Uses the journal of a stopped agent.
+    async fn with_journal<T>(&self, read: impl AsyncFnOnce(&Journal) -> T) -> T {
         self.journal_closed().await;
-        let machine = Identity::read(&self.path("root"));
-        let journal = journal::Journal::open(&self.flags.state_dir, &machine).unwrap();
-        let uids = journal
-            .unfinished()
-            .into_iter()
-            .map(|view| view.pod.uid.to_string())
-            .collect();
+        let journal = Journal::open(&self.flags.state_dir, &Identity::read(&self.path("root"))).unwrap();
+        let result = read(&journal).await;
         drop(journal);
         self.journal_closed().await;
-        uids
+        result
     }
 
-    /// Adds a begun termination without a cause to the journal of a stopped agent.
+    /// Unfinished UIDs in the journal of a stopped agent.
+    pub async fn journal(&self) -> Vec<String> {
+        let uids = async |journal: &Journal| {
+            let unfinished = journal.unfinished().into_iter();
+            unfinished.map(|view| view.pod.uid.to_string()).collect()
+        };
+        self.with_journal(uids).await
+    }
+
+    /// Adds a begun termination without a cause to the journal of an agent that was never started.
     pub async fn begin_in_journal(&self, name: &str) {
-        let machine = Identity::read(&self.path("root"));
-        let journal = journal::Journal::open(&self.flags.state_dir, &machine).unwrap();
+        let journal = Journal::open(&self.flags.state_dir, &Identity::read(&self.path("root"))).unwrap();
         let pod = PodRef {
-            uid: crate::pods::uid(name).as_str().into(),
+            uid: uid(name).as_str().into(),
             namespace: "default".into(),
             name: name.into(),
         };
@@ -277,13 +343,17 @@ impl Node {
 
     /// Seen UIDs in the journal of a stopped agent.
     pub async fn seen(&self) -> Vec<String> {
-        self.journal_closed().await;
-        let machine = Identity::read(&self.path("root"));
-        let journal = journal::Journal::open(&self.flags.state_dir, &machine).unwrap();
-        let uids = journal.all_seen().into_iter().map(|(uid, _)| uid.to_string()).collect();
-        drop(journal);
-        self.journal_closed().await;
-        uids
+        let uids = async |journal: &Journal| {
+            let seen = journal.all_seen().into_iter();
+            seen.map(|(uid, _)| uid.to_string()).collect()
+        };
+        self.with_journal(uids).await
+    }
+
+    /// The answer to a query on the admin socket.
+    pub async fn query<T: DeserializeOwned>(&self, path: &str) -> Result<T, String> {
+        let answer = client::get(&self.flags.socket.socket, path).await;
+        answer.map_err(|error| error.to_string())
     }
 
     /// The agent's status; `None` if it does not answer.
@@ -294,6 +364,16 @@ impl Node {
     /// The agent's status.
     pub async fn status(&self) -> StatusReport {
         self.try_status().await.expect("an agent that answers")
+    }
+
+    /// Waits until this part of the status has this value.
+    #[track_caller]
+    pub fn wait_status<T>(&self, read: impl Fn(&StatusReport) -> T, value: T) -> impl Future<Output = ()>
+    where
+        T: PartialEq + Debug,
+    {
+        let what = format!("the status has {value:?}");
+        wait_until(what, async move || read(&self.status().await) == value)
     }
 
     // --- calls ---

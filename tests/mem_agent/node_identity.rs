@@ -2,22 +2,10 @@
 
 use std::collections::HashSet;
 
-use serde_json::{Value, json};
-use testbed::{
-    api::ApiServer as _,
-    apiserver::{
-        Config, MemApiServer,
-        faults::{Action, Fault},
-    },
-    scripted_cri::Kind,
-};
-use tokio::time::sleep;
+use testbed::api::ApiServer as _;
 
-use crate::{
-    node::{NODE, Node, secs, wait_until},
-    pods::{exec, hooked, plain, pod},
-    server::inject_fault,
-};
+use crate::half_open::balanced;
+use crate::prelude::*;
 
 /// An empty server replaces the old one at its address.
 pub async fn replaced(node: &mut Node, first_version: u64) {
@@ -57,14 +45,13 @@ async fn another_cluster(node: &mut Node) {
     let mut stranger = pod("stranger", &plain());
     stranger["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z".into();
     node.insert(stranger);
-    wait_until("it is reported", async || node.status().await.blocked.is_some()).await;
+    node.wait_status(|it| it.blocked.is_some(), true).await;
     sleep(secs(20)).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn connection_to_another_cluster_stops_no_pod() {
-    let mut node = Node::with_pods(&["web", "db"]).await;
-    node.start().await;
+    let mut node = Node::started(&["web", "db"]).await;
     let own = recorded_node(&node).await;
     another_cluster(&mut node).await;
     assert_eq!(node.status().await.counters.started, 0);
@@ -73,7 +60,7 @@ async fn connection_to_another_cluster_stops_no_pod() {
     for name in ["web", "db"] {
         node.insert(pod(name, &plain()));
     }
-    wait_until("the identity matches", async || node.status().await.blocked.is_none()).await;
+    node.wait_status(|it| it.blocked.is_none(), true).await;
     sleep(secs(700)).await;
     assert!(node.cri.effects().is_empty());
     assert_eq!(node.status().await.watch.pods, 2);
@@ -82,7 +69,7 @@ async fn connection_to_another_cluster_stops_no_pod() {
 #[tokio::test(start_paused = true)]
 async fn connection_to_another_cluster_costs_neither_hook_nor_grace() {
     let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
+    node.pod("web", &hooked(&exec()), |pod| pod.container("main"));
     node.simple_pod("db");
     node.start().await;
     let own = recorded_node(&node).await;
@@ -93,10 +80,8 @@ async fn connection_to_another_cluster_costs_neither_hook_nor_grace() {
     node.insert(own);
     node.insert(pod("web", &hooked(&exec())));
     node.insert(pod("db", &plain()));
-    node.cri.allow_everything();
-    node.start().await;
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.run().await;
+    node.tear_down("web").await;
     let effects = node.cri.effects();
     let kinds: Vec<_> = effects.iter().map(|(_, seen)| seen.kind).collect();
     assert_eq!(kinds[..2], [Kind::ExecSync, Kind::StopContainer]);
@@ -106,11 +91,10 @@ async fn connection_to_another_cluster_costs_neither_hook_nor_grace() {
 
 #[tokio::test(start_paused = true)]
 async fn server_without_the_node_interrupts_work_in_progress() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&json!({ "sleep": { "seconds": 20 } })), |pod| {
-        drop(pod.container("main"));
-    });
-    node.start().await;
+    let mut node = Node::started_with("web", &hooked(&json!({ "sleep": { "seconds": 20 } })), |pod| {
+        pod.container("main")
+    })
+    .await;
     let own = recorded_node(&node).await;
     node.delete("web", None).await;
     sleep(secs(2)).await;
@@ -122,8 +106,7 @@ async fn server_without_the_node_interrupts_work_in_progress() {
     node.insert(own);
     node.insert(pod("web", &hooked(&json!({ "sleep": { "seconds": 20 } }))));
     node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.tear_down("web").await;
 }
 
 /// The store is restored to a state before `web` was created or deleted.
@@ -135,17 +118,13 @@ async fn restored(node: &mut Node) {
 }
 
 async fn wait_list_blocked(node: &Node) -> String {
-    wait_until("the list is blocked", async || {
-        node.status().await.watch.absence_hold.is_some()
-    })
-    .await;
+    node.wait_status(|it| it.watch.absence_hold.is_some(), true).await;
     node.status().await.watch.absence_hold.unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn pods_missing_in_a_restored_store_stay_blocked_when_its_versions_grow() {
-    let mut node = Node::with_pods(&["web", "db"]).await;
-    node.start().await;
+    let mut node = Node::started(&["web", "db"]).await;
     restored(&mut node).await;
     wait_list_blocked(&node).await;
     for number in 0..400 {
@@ -160,18 +139,19 @@ async fn pods_missing_in_a_restored_store_stay_blocked_when_its_versions_grow() 
     assert!(wait_list_blocked(&node).await.contains("was etcd restored?"));
     assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
     // A restart of the agent does not change it.
-    node.crash().await;
-    node.start().await;
+    node.restart().await;
     assert!(wait_list_blocked(&node).await.contains("was etcd restored?"));
+    // A pod in the list is not absent, so its deletion counts.
+    node.cri.allow_everything();
+    node.tear_down("db").await;
+    assert!(node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == "uid-db"));
 }
 
 #[tokio::test(start_paused = true)]
 async fn store_restored_without_the_agent_proves_no_deletion() {
-    let mut node = Node::new().await;
-    node.simple_pod("db");
-    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    node.start().await;
-    node.cri.allow_everything();
+    let mut node = Node::with_pods(&["db"]).await;
+    node.stubborn_pod("web");
+    node.run().await;
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     node.crash().await;
@@ -185,8 +165,7 @@ async fn store_restored_without_the_agent_proves_no_deletion() {
 
 #[tokio::test(start_paused = true)]
 async fn list_of_one_name_in_many_namespaces_is_read_to_the_end() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     for number in 0..60 {
         let namespace = format!("tenant-{number:02}");
         let mut other = pod("web", &plain());
@@ -195,8 +174,7 @@ async fn list_of_one_name_in_many_namespaces_is_read_to_the_end() {
         node.insert(json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } }));
         node.insert(other);
     }
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     node.delete("web", Some(0)).await;
@@ -206,32 +184,28 @@ async fn list_of_one_name_in_many_namespaces_is_read_to_the_end() {
 #[tokio::test(start_paused = true)]
 async fn each_connection_shows_the_node_before_any_other_request() {
     let mut node = Node::new().await;
+    let balancer = balanced(&node);
     let names = ["web", "db", "mail", "queue", "cache"];
     for name in names {
-        node.pod(name, &plain(), |pod| {
-            drop(pod.container("main").ends_after_term(secs(5), 0));
-        });
+        node.pod(name, &plain(), |pod| pod.container("main").ends_after_term(secs(5), 0));
     }
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     inject_fault(&node, Fault::new(Action::Refuse).resource("pods/status").times(9));
     inject_fault(&node, Fault::new(Action::LoseResponse).verb("delete").times(2));
     inject_fault(&node, Fault::new(Action::CutWatch).once());
     for name in names {
         node.delete(name, None).await;
-    }
-    for name in names {
+        balancer.drop_state();
         node.wait_torn_down(name).await;
     }
-    let user = format!("system:node:{NODE}");
     let mut seen = HashSet::new();
-    for request in node.api.requests().into_iter().filter(|it| it.asked.user == user) {
+    for request in node.agent_requests() {
         let is_look = request.asked.verb == "get" && request.asked.path.ends_with(&format!("/nodes/{NODE}"));
         if is_look && request.code == Some(200) {
             seen.insert(request.connection);
         }
         assert!(seen.contains(&request.connection), "{request:?}");
     }
-    // Each fault breaks a connection.
-    assert!(seen.len() > 11, "{}", seen.len());
+    // Each time the connection is replaced.
+    assert!(seen.len() > names.len(), "{}", seen.len());
 }

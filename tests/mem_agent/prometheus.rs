@@ -1,24 +1,19 @@
 //! A real Prometheus and promtool read the metrics of the agent, its alerts and its dashboard. In real time.
 
 use std::{
-    fs,
     net::SocketAddr,
-    path::{Path, PathBuf},
     process::{Command, Output, Stdio},
-    time::Duration,
 };
 
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::Value;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpSocket, TcpStream},
     process::{Child, Command as AsyncCommand},
-    time::{Instant, sleep},
 };
 
-use crate::node::Node;
+use crate::prelude::*;
 
 const ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/monitoring/alerts.yaml");
 const GC_ALERTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/monitoring/gc-alerts.yaml");
@@ -184,22 +179,6 @@ fn every_alert_has_a_unit_test_in_which_it_fires() {
             "{fires}"
         );
     }
-}
-
-#[tokio::test]
-async fn promtool_accepts_the_names_and_help_texts_of_a_working_agent() {
-    let (_reserved, metrics) = reserve_addr();
-    let node = busy_node(metrics).await;
-    let (head, page) = get(metrics, "/metrics", "text/plain;version=0.0.4").await.unwrap();
-    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
-    assert!(
-        page.contains("pod_teardown_teardown_duration_seconds_count 1"),
-        "{page}"
-    );
-    let file: PathBuf = node.path("metrics.txt");
-    fs::write(&file, page).unwrap();
-    let stdin = fs::File::open(Path::new(&file)).unwrap();
-    assert_accepted(&promtool(&["check", "metrics"], stdin.into()));
 }
 
 #[tokio::test]

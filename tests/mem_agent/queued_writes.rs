@@ -1,26 +1,10 @@
 //! Writes that wait for a slot or a connection while the cluster or the kubelet changes.
 
-use std::{
-    fs,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use serde_json::json;
-use testbed::apiserver::{
-    Config, MemApiServer,
-    faults::{Action, Fault},
-};
-use tokio::time::{Instant, sleep};
+use testbed::{balancer::Balancer, network};
 
-use crate::{
-    guard::kubelet_at,
-    node::{NODE, Node, secs, wait_until},
-    pods::{plain, pod},
-    server::inject_fault,
-};
+use crate::prelude::*;
 
 /// Number of simultaneous writes.
 const AT_ONCE: usize = 16;
@@ -64,12 +48,9 @@ async fn many_writes_wait() -> (Node, Vec<String>) {
     for name in &names {
         node.simple_pod(name);
     }
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     inject_fault(&node, Fault::delay(secs(30)).verb("patch"));
-    for name in &names {
-        node.delete(name, None).await;
-    }
+    node.delete_all(&names, None).await;
     sleep(secs(10)).await;
     (node, names)
 }
@@ -101,38 +82,35 @@ async fn queued_writes_are_not_sent_once_a_kubelet_runs() {
 #[tokio::test(start_paused = true)]
 async fn new_connection_to_another_cluster_is_not_used() {
     let mut node = Node::new().await;
-    // More than the open connections can carry.
     let names: Vec<_> = (0..12).map(|n| format!("web-{n}")).collect();
     for name in &names {
         node.simple_pod(name);
     }
     node.simple_pod("db");
     let other = another_cluster(&names).await;
-    let (ours, theirs) = (node.api.connector().clone(), other.connector().clone());
+    let balancer = Balancer::start(node.api.connector().clone());
+    let kubeconfig = balancer.kubeconfig(&node.api.url(), &node.api.node_kubeconfig(NODE));
+    fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
+    let theirs = other.connector().clone();
     let is_other = Arc::new(AtomicBool::new(false));
     let now = Arc::clone(&is_other);
-    // A virtual address: open connections stay, new ones go to the other cluster.
-    node.outside.dial = Some(Arc::new(move |_| {
-        let server = if now.load(Ordering::SeqCst) { &theirs } else { &ours };
-        Ok(Box::new(server.connect()))
+    // A virtual address: new connections go to the other cluster.
+    node.outside.dial = Some(Arc::new(move |url| match now.load(Ordering::SeqCst) {
+        true => Ok(Box::new(theirs.connect())),
+        false => Ok(Box::new(network::connect(url)?)),
     }));
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("db", None).await;
-    node.wait_torn_down("db").await;
+    node.run().await;
+    node.tear_down("db").await;
     sleep(secs(120)).await;
     is_other.store(true, Ordering::SeqCst);
-    for name in &names {
-        node.delete(name, None).await;
-    }
-    wait_until("the hold is reported", async || node.status().await.blocked.is_some()).await;
+    balancer.drop_state();
+    node.delete_all(&names, None).await;
+    node.wait_status(|it| it.blocked.is_some(), true).await;
     sleep(secs(60)).await;
     assert_eq!(writes(&other), Vec::<String>::new());
     is_other.store(false, Ordering::SeqCst);
     let back = Instant::now();
-    for name in &names {
-        node.wait_torn_down(name).await;
-    }
+    node.wait_all_torn_down(&names).await;
     assert!(back.elapsed() < secs(90), "{:?}", back.elapsed());
     assert_eq!(writes(&other), Vec::<String>::new());
 }

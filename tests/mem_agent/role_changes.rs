@@ -1,23 +1,18 @@
 //! Role changes are logged and shown in status.
 
-use crate::{
-    log::Log,
-    node::{secs, wait_until},
-    standby::NodeWithKubelet,
-};
-use tokio::time::sleep;
+use crate::prelude::*;
 
 #[tokio::test(start_paused = true)]
 async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() {
     let log = Log::new();
-    let mut stage = NodeWithKubelet::new().await;
-    stage.node.delete("web", None).await;
-    stage.kubelet_works().await;
-    let since = async |stage: &NodeWithKubelet| stage.node.status().await.role.unwrap().since.unwrap();
-    let works = since(&stage).await;
+    let mut node = NodeWithKubelet::new().await;
+    node.delete("web", None).await;
+    node.kubelet_works().await;
+    let since = async |node: &NodeWithKubelet| node.status().await.role.unwrap().since.unwrap();
+    let works = since(&node).await;
     assert_eq!(log.lines("the kubelet works").len(), 1);
-    stage.kubelet_exits();
-    stage.wait_for_takeover().await;
+    node.kubelet_exits();
+    node.wait_for_takeover().await;
     let lines = log.lines("this agent takes over its pods");
     assert_eq!(lines.len(), 1, "{lines:?}");
     for sign in ["process down", "healthz down", "lease down"] {
@@ -29,31 +24,31 @@ async fn each_role_change_is_logged_with_its_evidence_and_status_has_its_time() 
         1,
         "said once, and not each time that less is left: {away:?}"
     );
-    let ours = since(&stage).await;
+    let ours = since(&node).await;
     assert!(ours > works);
     sleep(secs(60)).await;
-    assert_eq!(since(&stage).await, ours);
-    stage.kubelet_starts();
-    wait_until("the agent is standby", async || stage.role().await == "kubelet-started").await;
+    assert_eq!(since(&node).await, ours);
+    node.kubelet_starts();
+    wait_until!(node.role().await == "kubelet-started");
     sleep(secs(10)).await;
     assert_eq!(
         log.lines("the kubelet works").len(),
         1,
         "a process is no working kubelet"
     );
-    stage.kubelet_works().await;
+    node.kubelet_works().await;
     assert_eq!(log.lines("the kubelet works").len(), 2);
-    assert!(since(&stage).await > ours);
+    assert!(since(&node).await > ours);
 }
 
 #[tokio::test(start_paused = true)]
 async fn kubelet_that_never_works_is_logged_once_and_again_when_it_becomes_unresponsive() {
     let log = Log::new();
-    let mut stage = NodeWithKubelet::new().await;
+    let mut node = NodeWithKubelet::new().await;
     for _ in 0..10 {
-        stage.kubelet_exits();
+        node.kubelet_exits();
         sleep(secs(8)).await;
-        stage.kubelet_starts();
+        node.kubelet_starts();
         sleep(secs(3)).await;
     }
     let failing = log.lines("this agent is active between its starts");
@@ -64,7 +59,7 @@ async fn kubelet_that_never_works_is_logged_once_and_again_when_it_becomes_unres
         assert_eq!(since, 0, "nothing is said of each start: {lines:?}");
     }
     sleep(secs(60)).await;
-    assert_eq!(stage.role().await, "kubelet-unresponsive");
+    assert_eq!(node.role().await, "kubelet-unresponsive");
     let lines = log.lines("the kubelet is unresponsive");
     assert!(lines.len() == 1 && lines[0].contains("ERROR"), "{lines:?}");
 }

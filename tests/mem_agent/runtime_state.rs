@@ -1,31 +1,11 @@
 //! A runtime that reports an exited container as running, and calls that hang.
 
 use std::{
-    fs,
     io::{BufRead as _, BufReader},
-    os::unix::fs::symlink,
-    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    time::Duration,
 };
 
-use pod_teardown::explanation::Explanation;
-use pod_teardown::{
-    model::trace::Step,
-    ops::{admin::why, client},
-};
-use serde_json::json;
-use testbed::scripted_cri::{Kind, Manners, RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox, expect};
-use tokio::time::{Instant, sleep};
-use tonic::Code;
-
-use crate::{
-    disk::Bystander,
-    guard::kubelet,
-    node::{Node, secs, wait_until},
-    pods::{plain, pod, uid},
-    safety_holds::approve,
-};
+use crate::prelude::*;
 
 const PID: i32 = 4242;
 
@@ -109,9 +89,7 @@ impl Node {
     }
 
     pub async fn why(&self, name: &str) -> String {
-        let question = why::request_path(&format!("default/{name}"));
-        let why: Explanation = client::get(&self.flags.socket.socket, &question).await.unwrap();
-        why.text()
+        self.explanation(name).await.text()
     }
 }
 
@@ -123,16 +101,14 @@ async fn with_wrong_runtime(process: Option<i32>) -> Node {
     node.insert(object);
     node.pod_without_object("web", |pod| {
         let pod = pod.container("main").ignores_term();
-        drop(match process {
+        match process {
             Some(pid) => pod.process(pid),
             None => pod,
-        });
+        }
     });
     node.start().await;
-    node.cri
-        .any_number_of(expect(StopContainer::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
-    node.cri
-        .any_number_of(expect(StopPodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
+    node.always(expect(StopContainer::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
+    node.always(expect(StopPodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
     node
 }
 
@@ -146,17 +122,15 @@ fn set_real_uptime(node: &mut Node) {
 /// A pod whose container's process runs, and which the runtime cannot stop.
 async fn with_running_process(node: &mut Node) -> ShimProcess {
     let missing = "exec: \"runc\": executable file not found in $PATH";
-    node.cri
-        .any_number_of(expect(StopContainer::any()).error(Code::Unknown, missing));
-    node.cri
-        .any_number_of(expect(StopPodSandbox::any()).error(Code::Unknown, missing));
+    node.always(expect(StopContainer::any()).error(Code::Unknown, missing));
+    node.always(expect(StopPodSandbox::any()).error(Code::Unknown, missing));
     with_process(node).await
 }
 
 /// The same with stops that the runtime never answers.
 async fn with_hanging_stops(node: &mut Node) -> ShimProcess {
-    node.cri.any_number_of(expect(StopContainer::any()).hang());
-    node.cri.any_number_of(expect(StopPodSandbox::any()).hang());
+    node.always(expect(StopContainer::any()).hang());
+    node.always(expect(StopPodSandbox::any()).hang());
     with_process(node).await
 }
 
@@ -164,9 +138,7 @@ async fn with_process(node: &mut Node) -> ShimProcess {
     node.insert(pod("web", &plain()));
     let process = ShimProcess::start(node, "web");
     set_real_uptime(node);
-    node.pod_without_object("web", |pod| {
-        drop(pod.container("main").ignores_term().process(process.pid));
-    });
+    node.pod_without_object("web", |pod| pod.container("main").ignores_term().process(process.pid));
     node.start().await;
     process
 }
@@ -179,60 +151,36 @@ async fn has_terminated(node: &Node) -> bool {
 #[tokio::test(start_paused = true)]
 async fn container_whose_process_exited_is_terminated_despite_the_runtime() {
     let node = with_wrong_runtime(Some(PID)).await;
-    node.cri
-        .any_number_of(expect(RemoveContainer::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
-    node.cri
-        .any_number_of(expect(RemovePodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
+    node.always(expect(RemoveContainer::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
+    node.always(expect(RemovePodSandbox::any()).error(Code::DeadlineExceeded, "context deadline exceeded"));
     let began = Instant::now();
     node.delete("web", Some(20)).await;
-    wait_until("the API shows its end", async || has_terminated(&node).await).await;
-    let took = began.elapsed();
-    assert!(took >= secs(50) && took < secs(120), "{took:?}");
+    wait_until!(has_terminated(&node).await);
+    assert_took(began, secs(50)..secs(120));
     let object = node.get("web").await.unwrap();
     let end = &object["status"]["containerStatuses"][0]["state"]["terminated"];
-    assert_eq!(
-        (&end["exitCode"], &end["reason"]),
-        (&json!(137), &json!("ContainerStatusUnknown"))
-    );
+    assert_fields(end, &json!({ "exitCode": 137, "reason": "ContainerStatusUnknown" }));
     // The kubelet writes 1970 if the runtime has no time, and the runtime has stopped nothing here.
     assert!(end["startedAt"].is_null() && end["finishedAt"].is_null(), "{end}");
     assert_eq!(object["status"]["phase"], "Failed");
-    wait_until("the object is deleted", async || {
-        node.status().await.counters.deleted == 1
-    })
-    .await;
+    node.wait_status(|it| it.counters.deleted, 1).await;
     assert!(!node.pod_cgroup("web").exists());
-    let events = node.events("web").await;
-    let with_wrong_runtime: Vec<_> = events
-        .iter()
-        .filter(|(reason, _)| reason == "RuntimeStateMismatch")
-        .collect();
-    assert_eq!(with_wrong_runtime.len(), 1, "{events:?}");
-    assert!(
-        with_wrong_runtime[0].1.contains("main (process 4242)") && with_wrong_runtime[0].1.contains("restart"),
-        "{with_wrong_runtime:?}"
-    );
+    let mismatch = node.messages("web", "RuntimeStateMismatch").await;
+    assert_eq!(mismatch.len(), 1, "{mismatch:?}");
+    assert_has(&mismatch[0], &["main (process 4242)", "restart"]);
     let why = node.why("web").await;
-    assert!(
-        why.contains("a restart of the container runtime corrects its state"),
-        "{why}"
-    );
+    assert_has(&why, &["a restart of the container runtime corrects its state"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn correction_of_a_wrong_runtime_survives_a_restart() {
     let mut node = with_wrong_runtime(Some(PID)).await;
     for pattern in [RemoveContainer::any(), RemovePodSandbox::any()] {
-        node.cri
-            .any_number_of(expect(pattern).error(Code::DeadlineExceeded, "no"));
+        node.always(expect(pattern).error(Code::DeadlineExceeded, "no"));
     }
     node.delete("web", Some(1)).await;
-    wait_until("the object is deleted", async || {
-        node.status().await.counters.deleted == 1
-    })
-    .await;
-    node.crash().await;
-    node.start().await;
+    node.wait_status(|it| it.counters.deleted, 1).await;
+    node.restart().await;
     node.wait_blocked("web", "RemoveContainer").await;
     let blocked = node.trace("web").await.unwrap().blocked;
     assert!(blocked.iter().all(|it| it.step == Some(Step::Cleanup)), "{blocked:?}");
@@ -247,7 +195,7 @@ async fn zombie_or_reused_pid_is_no_running_container() {
         node.delete("web", Some(1)).await;
         sleep(secs(1)).await;
         node.process(PID, state, started);
-        wait_until("the API shows its end", async || has_terminated(&node).await).await;
+        wait_until!(has_terminated(&node).await);
     }
 }
 
@@ -257,7 +205,7 @@ async fn nothing_is_corrected_while_a_process_of_the_pod_runs() {
     node.process(PID, "D", 100);
     node.delete("web", Some(1)).await;
     sleep(secs(300)).await;
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("web").await, "Running");
     let why = node.why("web").await;
     assert!(why.contains("container main runs as process 4242"), "{why}");
     // It has exited, and another process is in one of the pod's cgroups.
@@ -267,10 +215,10 @@ async fn nothing_is_corrected_while_a_process_of_the_pod_runs() {
     // A PID of another namespace, which cannot be killed.
     fs::write(other.join("cgroup.procs"), "0\n").unwrap();
     sleep(secs(300)).await;
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("web").await, "Running");
     fs::remove_dir_all(&other).unwrap();
     node.cri.allow_everything();
-    wait_until("the API shows its end", async || has_terminated(&node).await).await;
+    wait_until!(has_terminated(&node).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -282,21 +230,16 @@ async fn runtime_that_names_no_process_is_not_corrected() {
     node.delete("web", Some(1)).await;
     sleep(secs(600)).await;
     assert!(process.runs());
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("web").await, "Running");
     assert!(node.pod_cgroup("web").exists());
     let why = node.why("web").await;
-    assert!(
-        why.contains("names no process of it") && why.contains("the runtime's state counts"),
-        "{why}"
-    );
+    assert_has(&why, &["names no process of it", "the runtime's state counts"]);
     assert_eq!(node.count_events("web", "RuntimeStateMismatch").await, 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_beyond_its_timeout_is_reported_as_failure() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main")));
-    node.start().await;
+    let node = Node::started_with("web", &plain(), |pod| pod.container("main")).await;
     node.cri.in_order([expect(StopContainer::of("main")).hang()]);
     node.delete("web", Some(20)).await;
     sleep(secs(25)).await;
@@ -313,79 +256,25 @@ async fn stop_beyond_its_timeout_is_reported_as_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn hanging_stop_of_an_exited_container_delays_little() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").process(PID)));
-    node.start().await;
+    let node = Node::started_with("web", &plain(), |pod| pod.container("main").process(PID)).await;
     node.cri.in_order([expect(StopContainer::of("main")).hang()]);
-    for pattern in [RemoveContainer::any(), RemovePodSandbox::any()] {
-        node.cri.any_number_of(expect(pattern));
-    }
+    node.allow([RemoveContainer::any(), RemovePodSandbox::any()]);
     let began = Instant::now();
     node.delete("web", Some(20)).await;
     node.wait_deleted("web").await;
-    let took = began.elapsed();
-    assert!(took >= secs(50) && took < secs(65), "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn path_that_is_busy_for_the_runtime_is_reported_with_its_mounts() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    let (rootfs, nested) = (node.path("run/rootfs"), node.path("run/rootfs/image/nested"));
-    let mut table = fs::read_to_string(node.path("mountinfo")).unwrap();
-    for (id, parent, path) in [(40, 1, &rootfs), (41, 40, &nested)] {
-        table += &format!("{id} {parent} 0:{id} / {} rw - tmpfs tmpfs rw\n", path.display());
-    }
-    fs::write(node.path("mountinfo"), table).unwrap();
-    node.start().await;
-    let words = format!("failed to unmount {}: device or resource busy", rootfs.display());
-    node.cri
-        .any_number_of(expect(StopContainer::of("main")).error(Code::Unknown, &words));
-    node.delete("web", None).await;
-    node.wait_blocked("web", "mounts below it").await;
-    let why = node.why("web").await;
-    assert!(why.contains(&format!("mounted at {nested:?}")), "{why}");
-    node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
-    node.crash().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn first_error_of_a_sandbox_stop_is_reported_after_a_later_success() {
-    let mut node = Node::new().await;
-    let mut object = pod("web", &plain());
-    object["metadata"]["finalizers"] = json!(["test/hold"]);
-    node.insert(object);
-    node.pod_without_object("web", |pod| drop(pod.container("main")));
-    node.start().await;
-    node.cri.in_order([
-        expect(StopContainer::of("main")),
-        expect(StopPodSandbox::of("web")).error(Code::Unknown, "failed to destroy network for sandbox"),
-        expect(StopPodSandbox::of("web")),
-    ]);
-    node.cri.allow_everything();
-    node.delete("web", None).await;
-    wait_until("the object is deleted", async || {
-        node.status().await.counters.deleted == 1
-    })
-    .await;
-    let why = node.why("web").await;
-    assert!(
-        why.contains("network may still exist") && why.contains("failed to destroy network"),
-        "{why}"
-    );
+    assert_took(began, secs(50)..secs(65));
 }
 
 /// CRI-O keeps a sandbox without a process ready until StopPodSandbox. The agent removes the cgroup.
 #[tokio::test(start_paused = true)]
 async fn ready_sandbox_of_a_corrected_runtime_is_removed() {
     let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").process(PID)));
+    node.pod("web", &plain(), |pod| pod.container("main").process(PID));
     node.cri.change(|world| {
         world.manners = Manners::CriO;
         world.kill_shim("container-uid-web-main-0");
     });
-    node.cri.allow_everything();
-    node.start().await;
+    node.run().await;
     node.delete("web", Some(1)).await;
     node.wait_deleted("web").await;
     node.wait_blocked("web", "RemovePodSandbox").await;
@@ -419,23 +308,20 @@ async fn process_that_the_runtime_cannot_kill_is_killed_30_seconds_after_the_gra
     }
     sleep(secs(9)).await;
     assert!(process.runs(), "only 29 s after the grace period");
-    wait_until("it is killed", async || !process.runs()).await;
+    wait_until!(!process.runs());
     assert!(began.elapsed() < secs(60), "{:?}", began.elapsed());
-    node.cri.any_number_of(expect(RemoveContainer::any()));
-    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    node.always(expect(RemoveContainer::any()));
+    node.always(expect(RemovePodSandbox::any()));
     let why = node.why("web").await;
     assert!(!why.contains("his agent sends"), "{why}");
     node.wait_deleted("web").await;
-    let took = began.elapsed();
-    assert!(took >= secs(80) && took < secs(120), "{took:?}");
-    let events = node.events("web").await;
-    let killed: Vec<_> = events
-        .iter()
-        .filter(|(reason, _)| reason == "ProcessesKilled")
-        .collect();
-    assert!(killed.len() == 1 && killed[0].1.contains(&name), "{events:?}");
-    let how = "killed with SIGKILL, since its stop has failed for 30s";
-    assert!(killed[0].1.contains(how), "{events:?}");
+    assert_took(began, secs(80)..secs(120));
+    let killed = node.messages("web", "ProcessesKilled").await;
+    assert_eq!(killed.len(), 1, "{killed:?}");
+    assert_has(
+        &killed[0],
+        &[&name, "killed with SIGKILL, since its stop has failed for 30s"],
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -450,7 +336,7 @@ async fn unknown_processes_are_killed_after_an_approval_although_the_runtime_sto
     assert!(process.runs());
     approve(&node, "pod/default/web").await.unwrap();
     unknown.wait_killed().await;
-    wait_until("it is killed", async || !process.runs()).await;
+    wait_until!(!process.runs());
 }
 
 #[tokio::test(start_paused = true)]
@@ -464,8 +350,8 @@ async fn runtime_that_works_again_is_noticed_within_seconds_while_a_kill_is_due(
     process.kill();
     node.cri
         .in_order([expect(StopContainer::of("main")), expect(StopPodSandbox::of("web"))]);
-    node.cri.any_number_of(expect(RemoveContainer::any()));
-    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    node.always(expect(RemoveContainer::any()));
+    node.always(expect(RemovePodSandbox::any()));
     let began = Instant::now();
     node.wait_torn_down("web").await;
     let took = began.elapsed();
@@ -488,7 +374,7 @@ async fn nothing_is_killed_while_a_kubelet_runs_and_that_time_does_not_count() {
     // Some 19 of the 30 seconds had passed.
     sleep(secs(9)).await;
     assert!(process.runs());
-    wait_until("it is killed", async || !process.runs()).await;
+    wait_until!(!process.runs());
     node.crash().await;
 }
 
@@ -506,8 +392,8 @@ async fn is_killed_between_starts(hangs: bool, pause: Duration) {
         false => with_running_process(&mut node).await,
         true => with_hanging_stops(&mut node).await,
     };
-    node.cri.any_number_of(expect(RemoveContainer::any()));
-    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    node.always(expect(RemoveContainer::any()));
+    node.always(expect(RemovePodSandbox::any()));
     node.delete("web", Some(1)).await;
     let began = Instant::now();
     let mut killed_after = None;
@@ -540,12 +426,12 @@ async fn process_that_is_not_proven_to_be_the_pods_is_named_and_neither_killed_n
     let words = format!("container main runs as process {} \"sleep\" in cgroup ", process.pid);
     assert!(why.contains(&words) && why.contains("does not kill that"), "{why}");
     assert!(!why.contains("his agent sends"), "{why}");
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("web").await, "Running");
     // The runtime is restarted, and corrects its state.
     node.cri.change(|world| world.will_end("main", Instant::now(), 137));
     node.cri.in_order([expect(StopPodSandbox::of("web"))]);
-    node.cri.any_number_of(expect(RemoveContainer::any()));
-    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    node.always(expect(RemoveContainer::any()));
+    node.always(expect(RemovePodSandbox::any()));
     node.wait_torn_down("web").await;
     assert!(process.runs());
 }
@@ -570,23 +456,23 @@ async fn process_of_a_sandbox_is_named_and_killed_when_all_containers_have_exite
     node.insert(pod("web", &plain()));
     let mut pause = ShimProcess::start(&node, "web");
     set_real_uptime(&mut node);
-    node.pod_without_object("web", |pod| drop(pod.sandbox_process(pause.pid).container("main")));
+    node.pod_without_object("web", |pod| pod.sandbox_process(pause.pid).container("main"));
     node.cri.change(|world| world.manners = Manners::Containerd);
-    node.cri.any_number_of(expect(StopContainer::any()));
-    node.cri.any_number_of(expect(StopPodSandbox::any()).hang());
+    node.always(expect(StopContainer::any()));
+    node.always(expect(StopPodSandbox::any()).hang());
     node.start().await;
     node.delete("web", Some(1)).await;
     sleep(secs(20)).await;
     let why = node.why("web").await;
-    let words = format!("is not stopped: its process {} \"sleep\" runs in cgroup /", pause.pid);
+    let words = format!("is not stopped: its process {} \"sleep\" in cgroup /", pause.pid);
     assert!(
         why.contains(&words) && !why.contains("all containers have exited"),
         "{why}"
     );
     assert!(why.contains("this agent sends it SIGKILL in "), "{why}");
-    wait_until("it is killed", async || !pause.runs()).await;
-    node.cri.any_number_of(expect(RemoveContainer::any()));
-    node.cri.any_number_of(expect(RemovePodSandbox::any()));
+    wait_until!(!pause.runs());
+    node.always(expect(RemoveContainer::any()));
+    node.always(expect(RemovePodSandbox::any()));
     // The runtime still reports the sandbox as ready: the kernel's state counts.
     node.wait_deleted("web").await;
     assert_eq!(node.count_events("web", "RuntimeStateMismatch").await, 1);

@@ -1,25 +1,11 @@
 //! Safety holds and their approval.
 
-use std::fs;
-
 use pod_teardown::{
     handover::guard::holds::{SafetyHold, SafetyHolds},
-    ops::{
-        admin::holds::{APPROVE, ApprovalRequest, Approved, HOLDS},
-        client,
-    },
+    ops::admin::holds::{APPROVE, ApprovalRequest, Approved, HOLDS},
 };
-use serde_json::json;
-use testbed::apiserver::faults::{Action, Fault};
-use tokio::time::sleep;
 
-use crate::{
-    guard::kubelet,
-    node::{NODE, Node, secs, wait_until},
-    node_identity::{recorded_node, replaced},
-    pods::{plain, pod, uid},
-    server::inject_fault,
-};
+use crate::prelude::*;
 
 async fn safety_holds(node: &Node) -> SafetyHolds {
     client::get(&node.flags.socket.socket, HOLDS).await.unwrap()
@@ -35,10 +21,7 @@ pub async fn item_names(node: &Node) -> Vec<String> {
 
 /// Waits for this hold and returns it.
 pub async fn wait_held(node: &Node, name: &str) -> SafetyHold {
-    wait_until("the hold exists", async || {
-        item_names(node).await.iter().any(|item| item == name)
-    })
-    .await;
+    wait_until!(item_names(node).await.iter().any(|item| item == name));
     let report = safety_holds(node).await;
     report.items.into_iter().find(|item| item.item == name).unwrap()
 }
@@ -57,17 +40,23 @@ async fn try_approve(node: &Node, item: &str, digest: Option<String>) -> Result<
     answer.map_err(|error| error.to_string())
 }
 
-#[tokio::test(start_paused = true)]
-async fn unknown_item_cannot_be_approved_and_the_error_lists_all_items() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+const WEB: &str = "pod/default/web";
+
+/// A node whose deleted pod "web" is on hold, because it runs without a cgroup.
+async fn held_without_cgroup() -> Node {
+    let mut node = Node::with_pods(&["web"]).await;
     fs::remove_dir(node.pod_cgroup("web")).unwrap();
     node.start().await;
-    assert_eq!(safety_holds(&node).await, SafetyHolds::default());
     let answer = approve(&node, "absence").await.unwrap_err();
     assert!(answer.contains("there is no safety hold"), "{answer}");
     node.delete("web", None).await;
-    wait_held(&node, "pod/default/web").await;
+    wait_held(&node, WEB).await;
+    node
+}
+
+#[tokio::test(start_paused = true)]
+async fn unknown_item_cannot_be_approved_and_the_error_lists_all_items() {
+    let node = held_without_cgroup().await;
     let answer = approve(&node, "pod/default/db").await.unwrap_err();
     assert!(answer.contains("pod/default/web (UID uid-web)"), "{answer}");
     sleep(secs(120)).await;
@@ -85,13 +74,11 @@ async fn kubelet_is_listed_and_cannot_be_approved() {
 
 #[tokio::test(start_paused = true)]
 async fn reregistered_node_is_accepted_after_approval_and_a_restart() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
+    let mut node = Node::started(&["web"]).await;
     assert_eq!(node.stop().await, Ok(()));
     node.insert(json!({ "apiVersion": "v1", "kind": "Node", "metadata": { "name": NODE, "uid": "another-uid" } }));
     node.launch().await;
-    wait_until("the agent answers", async || node.try_status().await.is_some()).await;
+    wait_until!(node.try_status().await.is_some());
     let item = wait_held(&node, "node-uid").await;
     assert!(
         item.why.contains("another-uid") && item.why.contains("pod-teardown approve node-uid"),
@@ -102,11 +89,8 @@ async fn reregistered_node_is_accepted_after_approval_and_a_restart() {
     node.delete("web", None).await;
     sleep(secs(60)).await;
     assert!(node.cri.effects().is_empty());
-    let try_approve = approve(&node, "node-uid").await.unwrap();
-    assert_eq!(
-        (try_approve.item.item.as_str(), try_approve.not_durable),
-        ("node-uid", None)
-    );
+    let approved = approve(&node, "node-uid").await.unwrap();
+    assert_eq!((approved.item.item.as_str(), approved.not_durable), ("node-uid", None));
     node.wait_torn_down("web").await;
     // It may be another cluster that does not know these pods.
     assert_eq!(item_names(&node).await, ["absence"]);
@@ -127,8 +111,7 @@ async fn pods_missing_in_another_cluster_need_their_own_approval() {
         for name in names {
             node.simple_pod(name);
         }
-        node.cri.allow_everything();
-        node.start().await;
+        node.run().await;
         sleep(secs(1)).await;
         if restarts {
             node.crash().await;
@@ -140,7 +123,7 @@ async fn pods_missing_in_another_cluster_need_their_own_approval() {
         }
         if restarts {
             node.launch().await;
-            wait_until("the agent answers", async || node.try_status().await.is_some()).await;
+            wait_until!(node.try_status().await.is_some());
         }
         wait_held(&node, "node-uid").await;
         approve(&node, "node-uid").await.unwrap();
@@ -151,81 +134,42 @@ async fn pods_missing_in_another_cluster_need_their_own_approval() {
         sleep(secs(700)).await;
         assert!(node.cri.effects().is_empty() && item_names(&node).await == ["absence"]);
         approve(&node, "absence").await.unwrap();
-        for name in names {
-            node.wait_torn_down(name).await;
-        }
+        node.wait_all_torn_down(names).await;
         assert!(item_names(&node).await.is_empty());
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn older_list_is_accepted_after_approval_and_a_restart() {
-    let mut node = Node::with_pods(&["web", "db"]).await;
-    node.start().await;
-    let own = recorded_node(&node).await;
-    // The store is restored to a state before `web` was created.
-    replaced(&mut node, 1).await;
-    node.insert(own);
-    node.insert(pod("db", &plain()));
-    let item = wait_held(&node, "absence").await;
-    assert!(
-        item.why.contains("was etcd restored?") && item.since.is_some(),
-        "{item:?}"
-    );
-    node.cri.allow_everything();
-    sleep(secs(400)).await;
-    assert!(node.cri.effects().is_empty());
-    approve(&node, "absence").await.unwrap();
-    node.wait_torn_down("web").await;
-    assert!(item_names(&node).await.is_empty() && node.pod_dir("db").exists());
-    node.crash().await;
-    node.start().await;
-    sleep(secs(60)).await;
-    assert!(item_names(&node).await.is_empty());
-}
-
-#[tokio::test(start_paused = true)]
-async fn hold_from_before_a_restart_can_be_approved() {
-    let mut node = Node::with_pods(&["web", "db"]).await;
-    node.start().await;
-    let own = recorded_node(&node).await;
-    replaced(&mut node, 1).await;
-    node.insert(own);
-    node.insert(pod("db", &plain()));
-    let before = wait_held(&node, "absence").await;
-    node.crash().await;
-    node.cri.allow_everything();
-    node.start().await;
-    let after = wait_held(&node, "absence").await;
-    assert_eq!((after.since, &after.why), (before.since, &before.why));
-    approve(&node, "absence").await.unwrap();
-    // Its leftovers are housekeeping's: this run of the agent has never seen it.
-    node.wait_torn_down("web").await;
-    assert!(node.pod_dir("db").exists());
-}
-
-#[tokio::test(start_paused = true)]
-async fn suddenly_empty_list_is_accepted_after_approval() {
-    let mut node = Node::with_pods(&["web", "db"]).await;
-    node.start().await;
-    inject_fault(&node, Fault::new(Action::StallWatch).once());
-    sleep(secs(1)).await;
-    for name in ["web", "db"] {
-        node.delete(name, Some(0)).await;
+async fn older_list_is_accepted_after_approval_also_across_restarts() {
+    for restarts in [false, true] {
+        let mut node = Node::with_pods(&["web", "db"]).await;
+        node.start().await;
+        let own = recorded_node(&node).await;
+        // The store is restored to a state before `web` was created.
+        replaced(&mut node, 1).await;
+        node.insert(own);
+        node.insert(pod("db", &plain()));
+        let item = wait_held(&node, "absence").await;
+        assert!(
+            item.why.contains("was etcd restored?") && item.since.is_some(),
+            "{item:?}"
+        );
+        node.cri.allow_everything();
+        sleep(secs(400)).await;
+        assert!(node.cri.effects().is_empty());
+        if restarts {
+            node.restart().await;
+            let after = wait_held(&node, "absence").await;
+            assert_eq!((after.since, &after.why), (item.since, &item.why));
+        }
+        approve(&node, "absence").await.unwrap();
+        // After a restart its leftovers are housekeeping's: that run of the agent has never seen it.
+        node.wait_torn_down("web").await;
+        assert!(item_names(&node).await.is_empty() && node.pod_dir("db").exists());
+        node.restart().await;
+        sleep(secs(60)).await;
+        assert!(item_names(&node).await.is_empty());
     }
-    let item = wait_held(&node, "absence").await;
-    assert!(
-        item.why.contains("a list was empty, but this node had 2 pods") && item.approval_effect.contains("(2)"),
-        "{item:?}"
-    );
-    sleep(secs(400)).await;
-    assert!(node.cri.effects().is_empty());
-    node.cri.allow_everything();
-    approve(&node, "absence").await.unwrap();
-    for name in ["web", "db"] {
-        node.wait_torn_down(name).await;
-    }
-    assert!(item_names(&node).await.is_empty());
 }
 
 /// A node whose agent saw so many pods run, then a list without the first `lost` of them.
@@ -243,9 +187,7 @@ async fn node_missing_pods(pods: usize, node_missing_pods: usize, restarts: bool
         inject_fault(&node, Fault::new(Action::StallWatch).once());
         sleep(secs(1)).await;
     }
-    for name in &names[..node_missing_pods] {
-        node.delete(name, Some(0)).await;
-    }
+    node.delete_all(&names[..node_missing_pods], Some(0)).await;
     node.cri.allow_everything();
     if restarts {
         node.start().await;
@@ -284,8 +226,7 @@ async fn number_of_missing_pods_is_reported_across_restarts() {
             // In the list again.
             sleep(secs(700)).await;
         }
-        node.crash().await;
-        node.start().await;
+        node.restart().await;
     }
     assert!(node.cri.effects().is_empty());
 }
@@ -298,10 +239,9 @@ async fn approval_before_the_first_list_does_not_cover_pods_that_it_lacks() {
     for number in 0..8 {
         node.simple_pod(&format!("new-{number}"));
     }
-    let user = format!("system:node:{NODE}");
-    inject_fault(&node, Fault::status(500).verb("list").resource("pods").user(&user));
+    inject_fault(&node, Fault::status(500).verb("list").resource("pods"));
     node.launch().await;
-    wait_until("the agent answers", async || node.try_status().await.is_some()).await;
+    wait_until!(node.try_status().await.is_some());
     approve(&node, "absence").await.unwrap();
     node.api.faults().clear();
     let item = wait_held(&node, "absence").await;
@@ -311,35 +251,18 @@ async fn approval_before_the_first_list_does_not_cover_pods_that_it_lacks() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn few_pods_or_less_than_half_may_be_missing_at_once() {
-    for (pods, missing) in [(10, 9), (21, 10)] {
-        let node = node_missing_pods(pods, missing, false).await;
-        for number in 0..missing {
-            node.wait_torn_down(&format!("web-{number}")).await;
-        }
-        assert!(item_names(&node).await.is_empty(), "{pods} {missing}");
+async fn suddenly_empty_list_blocks_everything_until_approval_also_after_a_restart() {
+    for restarts in [false, true] {
+        let node = node_missing_pods(2, 2, restarts).await;
+        let item = wait_held(&node, "absence").await;
+        assert_has(&item.why, &["a list was empty, but this node had 2 pods"]);
+        assert_has(&item.approval_effect, &["(2)"]);
+        sleep(secs(900)).await;
+        assert!(node.cri.effects().is_empty() && node.pod_dir("web-0").exists());
+        approve(&node, "absence").await.unwrap();
+        node.wait_all_torn_down(["web-0", "web-1"]).await;
+        assert!(item_names(&node).await.is_empty());
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn empty_first_list_is_blocked_if_pods_ran_before_the_restart() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
-    sleep(secs(1)).await;
-    node.crash().await;
-    node.delete("web", Some(0)).await;
-    node.start().await;
-    let item = wait_held(&node, "absence").await;
-    assert!(
-        item.why.contains("a list was empty, but this node had 1 pod"),
-        "{item:?}"
-    );
-    sleep(secs(900)).await;
-    assert!(node.cri.effects().is_empty() && node.pod_dir("web").exists());
-    node.cri.allow_everything();
-    approve(&node, "absence").await.unwrap();
-    node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -348,8 +271,7 @@ async fn pods_that_vanish_gradually_across_restarts_are_not_suspicious() {
     for number in 0..18 {
         node.simple_pod(&format!("web-{number}"));
     }
-    node.cri.allow_everything();
-    node.start().await;
+    node.run().await;
     for round in 0..4 {
         // Too short for housekeeping.
         sleep(secs(1)).await;
@@ -364,15 +286,11 @@ async fn pods_that_vanish_gradually_across_restarts_are_not_suspicious() {
 
 #[tokio::test(start_paused = true)]
 async fn pods_deleted_before_a_restart_do_not_count_as_missing() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.cri.allow_everything();
-    node.start().await;
+    let mut node = Node::running(&["web"]).await;
     node.delete("web", None).await;
     node.wait_torn_down("web").await;
     sleep(secs(1)).await;
-    node.crash().await;
-    node.start().await;
+    node.restart().await;
     sleep(secs(60)).await;
     assert!(item_names(&node).await.is_empty(), "the node is empty, and should be");
 }
@@ -390,8 +308,8 @@ async fn approved_pod_that_runs_without_a_cgroup_is_stopped_and_no_other_is() {
         wait_held(&node, &format!("pod/default/{name}")).await;
     }
     node.cri.allow_everything();
-    let try_approve = approve(&node, "pod/default/web").await.unwrap();
-    assert_eq!(try_approve.item.uid.as_deref(), Some("uid-web"));
+    let approved = approve(&node, "pod/default/web").await.unwrap();
+    assert_eq!(approved.item.uid.as_deref(), Some("uid-web"));
     node.wait_torn_down("web").await;
     sleep(secs(120)).await;
     assert_eq!(item_names(&node).await, ["pod/default/db"]);
@@ -402,23 +320,8 @@ async fn approved_pod_that_runs_without_a_cgroup_is_stopped_and_no_other_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pod_without_a_directory_is_stopped_after_approval() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    fs::remove_dir_all(node.pod_dir("web")).unwrap();
-    node.start().await;
-    node.delete("web", None).await;
-    let item = wait_held(&node, "pod/default/web").await;
-    assert!(item.why.contains("pod-teardown approve pod/default/web"), "{item:?}");
-    node.cri.allow_everything();
-    approve(&node, "pod/default/web").await.unwrap();
-    node.wait_torn_down("web").await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn approval_of_a_missing_directory_does_not_cover_its_mounts() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+async fn pod_without_a_directory_is_stopped_after_approval_and_kept_while_it_has_mounts() {
+    let mut node = Node::with_pods(&["web"]).await;
     fs::rename(node.pod_dir("web"), node.path("renamed")).unwrap();
     let volume = node.pod_dir("web").join("volumes/kubernetes.io~secret/s");
     let table = fs::read_to_string(node.path("mountinfo")).unwrap();
@@ -426,9 +329,10 @@ async fn approval_of_a_missing_directory_does_not_cover_its_mounts() {
     fs::write(node.path("mountinfo"), table.clone() + &mount).unwrap();
     node.start().await;
     node.delete("web", None).await;
-    wait_held(&node, "pod/default/web").await;
+    let item = wait_held(&node, WEB).await;
+    assert!(item.why.contains("pod-teardown approve pod/default/web"), "{item:?}");
     node.cri.allow_everything();
-    approve(&node, "pod/default/web").await.unwrap();
+    approve(&node, WEB).await.unwrap();
     node.wait_blocked("web", "still mounted").await;
     sleep(secs(300)).await;
     assert!(node.get("web").await.is_some());
@@ -437,62 +341,43 @@ async fn approval_of_a_missing_directory_does_not_cover_its_mounts() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn approval_survives_a_crash() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    fs::remove_dir(node.pod_cgroup("web")).unwrap();
-    node.start().await;
-    node.delete("web", None).await;
-    wait_held(&node, "pod/default/web").await;
-    // No effect in this run.
-    let process = kubelet(&node);
-    sleep(secs(10)).await;
-    approve(&node, "pod/default/web").await.unwrap();
-    node.crash().await;
-    fs::remove_dir_all(process).unwrap();
-    node.cri.allow_everything();
-    node.start().await;
-    node.wait_torn_down("web").await;
+async fn approval_survives_a_crash_and_covers_no_evidence_after_it() {
+    for has_new_evidence in [false, true] {
+        let mut node = held_without_cgroup().await;
+        // No effect in this run.
+        let process = kubelet(&node);
+        sleep(secs(10)).await;
+        approve(&node, WEB).await.unwrap();
+        node.crash().await;
+        if has_new_evidence {
+            add_container(&node);
+        }
+        fs::remove_dir_all(process).unwrap();
+        node.run().await;
+        if has_new_evidence {
+            sleep(secs(300)).await;
+            assert_eq!(item_names(&node).await, [WEB]);
+            assert!(node.cri.effects().is_empty());
+        } else {
+            node.wait_torn_down("web").await;
+        }
+    }
 }
 
-#[tokio::test(start_paused = true)]
-async fn pod_with_new_evidence_is_blocked_again() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    fs::remove_dir(node.pod_cgroup("web")).unwrap();
-    node.start().await;
-    node.delete("web", None).await;
-    wait_held(&node, "pod/default/web").await;
-    let process = kubelet(&node);
-    sleep(secs(10)).await;
-    approve(&node, "pod/default/web").await.unwrap();
+fn add_container(node: &Node) {
     node.cri
         .change(|world| drop(world.pod("default", "web", &uid("web")).container("another")));
-    fs::remove_dir_all(process).unwrap();
-    sleep(secs(300)).await;
-    assert_eq!(item_names(&node).await, ["pod/default/web"]);
-    assert!(node.cri.effects().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn approval_covers_only_the_shown_evidence() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    fs::remove_dir(node.pod_cgroup("web")).unwrap();
-    node.start().await;
-    node.delete("web", None).await;
-    let shown = wait_held(&node, "pod/default/web").await;
+    let node = held_without_cgroup().await;
+    let shown = wait_held(&node, WEB).await;
     assert_eq!(shown.facts.len(), 2, "a container and a sandbox: {shown:?}");
-    node.cri
-        .change(|world| drop(world.pod("default", "web", &uid("web")).container("another")));
-    wait_until("it is observed", async || {
-        wait_held(&node, "pod/default/web").await.digest != shown.digest
-    })
-    .await;
-    let now = wait_held(&node, "pod/default/web").await;
-    let answer = try_approve(&node, "pod/default/web", Some(shown.digest))
-        .await
-        .unwrap_err();
+    add_container(&node);
+    wait_until!(wait_held(&node, WEB).await.digest != shown.digest);
+    let now = wait_held(&node, WEB).await;
+    let answer = try_approve(&node, WEB, Some(shown.digest)).await.unwrap_err();
     assert!(
         answer.contains("has changed") && answer.contains(&now.digest),
         "{answer}"
@@ -500,6 +385,6 @@ async fn approval_covers_only_the_shown_evidence() {
     sleep(secs(120)).await;
     assert!(node.cri.effects().is_empty());
     node.cri.allow_everything();
-    try_approve(&node, "pod/default/web", Some(now.digest)).await.unwrap();
+    try_approve(&node, WEB, Some(now.digest)).await.unwrap();
     node.wait_torn_down("web").await;
 }

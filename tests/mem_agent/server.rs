@@ -1,23 +1,11 @@
 //! An API server that is down, busy, restored, or whose answers are lost.
 
-use std::{fs, path::PathBuf};
-
-use serde_json::Value;
-use testbed::apiserver::faults::{Action, Fault};
-use testbed::scripted_cri::{ExecSync, Kind, StopContainer, expect};
-use tokio::time::{Instant, sleep};
-
-use crate::{
-    guard::kubelet,
-    node::{NODE, Node, secs, wait_until},
-    pods::{exec, hooked, plain, pod},
-};
+use crate::prelude::*;
 
 /// Status codes of the agent's requests with this verb and resource.
-fn asked(node: &Node, verb: &str, resource: &str) -> Vec<Option<u16>> {
-    let of_agent = |user: &str| user == format!("system:node:{NODE}");
-    let all = node.api.requests().into_iter();
-    let wanted = all.filter(|it| it.asked.verb == verb && it.asked.resource == resource && of_agent(&it.asked.user));
+pub fn request_codes(node: &Node, verb: &str, resource: &str) -> Vec<Option<u16>> {
+    let requests = node.agent_requests().into_iter();
+    let wanted = requests.filter(|it| it.asked.verb == verb && it.asked.resource == resource);
     wanted.map(|request| request.code).collect()
 }
 
@@ -27,24 +15,16 @@ pub fn inject_fault(node: &Node, fault: Fault) {
 }
 
 async fn with_simple_pod() -> Node {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
-    node.cri.allow_everything();
-    node
+    Node::running(&["web"]).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn agent_waits_for_an_api_server_that_is_down_at_start() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     node.delete("web", None).await;
     inject_fault(&node, Fault::new(Action::Refuse));
     node.launch().await;
-    wait_until("the watch reports the error", async || {
-        node.try_status().await.is_some_and(|it| it.watch.error.is_some())
-    })
-    .await;
+    wait_until!(node.try_status().await.is_some_and(|it| it.watch.error.is_some()));
     sleep(secs(120)).await;
     assert!(node.status().await.blocked.unwrap().contains("has not been seen"));
     node.api.faults().clear();
@@ -62,21 +42,17 @@ fn volume_and_cgroup(node: &Node) -> [PathBuf; 2] {
 }
 
 async fn wait_cleaned(paths: &[PathBuf]) {
-    wait_until("volume and cgroup are removed", async || {
-        paths.iter().all(|path| !path.exists())
-    })
-    .await;
+    wait_until!(paths.iter().all(|path| !path.exists()));
 }
 
 #[tokio::test(start_paused = true)]
 async fn api_server_outage_is_waited_for_without_loss() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(10), 0));
+        pod.container("main").ends_after_term(secs(10), 0)
     });
     let paths = volume_and_cgroup(&node);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     inject_fault(&node, Fault::new(Action::CutWatch).once());
@@ -92,44 +68,19 @@ async fn api_server_outage_is_waited_for_without_loss() {
     assert!(node.pod_dir("web").join("etc-hosts").exists() && node.get("web").await.is_some());
     assert!(node.path("logs").read_dir().unwrap().count() == 1);
     let why = node.why("web").await;
-    assert!(
-        why.contains("BLOCKED  the API server does not answer this agent"),
-        "{why}"
-    );
-    node.api.faults().clear();
-    node.wait_torn_down("web").await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn refused_status_blocks_neither_volumes_nor_cgroup() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    let paths = volume_and_cgroup(&node);
-    node.start().await;
-    node.cri.allow_everything();
-    inject_fault(&node, Fault::status(400).verb("patch").resource("pods/status"));
-    node.delete("web", None).await;
-    wait_cleaned(&paths).await;
-    node.wait_blocked("web", "status: PATCH").await;
-    // Its end is not final: an eviction may still change it.
-    let stage = serde_json::to_value(node.trace("web").await.unwrap().stage).unwrap();
-    assert_eq!(stage, "terminating");
-    sleep(secs(600)).await;
-    assert_eq!(asked(&node, "delete", "pods"), []);
+    assert_has(&why, &["BLOCKED  the API server does not answer this agent"]);
     node.api.faults().clear();
     node.wait_torn_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn state_neither_in_the_api_nor_in_the_journal_is_not_cleaned() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     let paths = volume_and_cgroup(&node);
     // The journal's path is blocked by something that cannot be removed.
     let blocked = node.flags.state_dir.join("journal.new");
     fs::create_dir_all(blocked.join("x")).unwrap();
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     inject_fault(&node, Fault::status(503).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
     node.wait_blocked(
@@ -149,11 +100,10 @@ async fn state_neither_in_the_api_nor_in_the_journal_is_not_cleaned() {
 async fn nothing_is_cleaned_without_an_api_server_beside_a_kubelet() {
     let mut node = Node::new().await;
     node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(10), 0));
+        pod.container("main").ends_after_term(secs(10), 0)
     });
     let paths = volume_and_cgroup(&node);
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     inject_fault(&node, Fault::status(503).verb("patch").resource("pods/status"));
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -168,7 +118,7 @@ async fn nothing_is_cleaned_without_an_api_server_beside_a_kubelet() {
 async fn deletion_during_a_broken_watch_is_found_after_an_expired_history() {
     for forgotten in [false, true] {
         let node = with_simple_pod().await;
-        let lists = asked(&node, "list", "pods").len();
+        let lists = request_codes(&node, "list", "pods").len();
         inject_fault(
             &node,
             Fault::new(Action::Refuse).resource("pods").verb("watch").times(1),
@@ -179,7 +129,7 @@ async fn deletion_during_a_broken_watch_is_found_after_an_expired_history() {
             node.api.compact();
         }
         node.wait_torn_down("web").await;
-        assert!(asked(&node, "list", "pods").len() > lists || !forgotten);
+        assert!(request_codes(&node, "list", "pods").len() > lists || !forgotten);
     }
 }
 
@@ -189,11 +139,10 @@ async fn broken_watch_restarts_with_backoff() {
     node.api.forget_requests();
     inject_fault(&node, Fault::new(Action::CutWatch));
     sleep(secs(120)).await;
-    let watches = asked(&node, "watch", "pods").len();
+    let watches = request_codes(&node, "watch", "pods").len();
     assert!((5..40).contains(&watches), "{watches} watches within two minutes");
     node.api.faults().clear();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.tear_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -202,31 +151,24 @@ async fn silent_watch_is_checked_after_five_minutes() {
     inject_fault(&node, Fault::new(Action::StallWatch).once());
     sleep(secs(1)).await;
     let began = Instant::now();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-    assert!(
-        began.elapsed() > secs(200) && began.elapsed() < secs(310),
-        "{:?}",
-        began.elapsed()
-    );
+    node.tear_down("web").await;
+    assert_took(began, secs(200)..secs(310));
 }
 
 #[tokio::test(start_paused = true)]
 async fn refused_credentials_are_read_again() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     node.delete("web", None).await;
     let good = fs::read_to_string(node.path("kubeconfig")).unwrap();
     let stale = testbed::api::kubeconfig(&node.api.url(), None, "stale", "no such token");
     fs::write(node.path("kubeconfig"), stale).unwrap();
     node.launch().await;
-    wait_until("the watch reports the error", async || {
+    wait_until!(
         node.try_status()
             .await
             .and_then(|it| it.watch.error)
             .is_some_and(|error| error.contains("401"))
-    })
-    .await;
+    );
     sleep(secs(60)).await;
     // 401 never means absence.
     assert!(node.cri.effects().is_empty());
@@ -243,8 +185,7 @@ async fn retry_after_of_the_server_is_respected() {
         ("patch", "pods/status"),
         ("delete", "pods"),
     ] {
-        let mut node = Node::new().await;
-        node.simple_pod("web");
+        let mut node = Node::with_pods(&["web"]).await;
         node.delete("web", None).await;
         // The pre-stop status and the final one.
         inject_fault(&node, Fault::too_many(25).verb(verb).resource(resource).times(2));
@@ -265,12 +206,8 @@ async fn lost_answer_to_a_write_is_harmless() {
             &node,
             Fault::new(Action::LoseResponse).verb(verb).resource(resource).times(2),
         );
-        node.delete("web", None).await;
-        node.wait_torn_down("web").await;
-        wait_until("the pod is finished", async || {
-            node.status().await.counters.finished == 1
-        })
-        .await;
+        node.tear_down("web").await;
+        node.wait_status(|it| it.counters.finished, 1).await;
         assert_eq!(node.count_events("web", "Killing").await, 1, "{verb} {resource}");
     }
 }
@@ -281,9 +218,8 @@ async fn refusal_does_not_prove_absence() {
         for (verb, resource) in [("patch", "pods/status"), ("delete", "pods")] {
             let node = with_simple_pod().await;
             inject_fault(&node, Fault::status(code).verb(verb).resource(resource).times(2));
-            node.delete("web", None).await;
-            node.wait_torn_down("web").await;
-            let codes = asked(&node, verb, resource);
+            node.tear_down("web").await;
+            let codes = request_codes(&node, verb, resource);
             assert!(codes.contains(&Some(200)), "{verb} {resource}: {codes:?}");
         }
     }
@@ -291,22 +227,28 @@ async fn refusal_does_not_prove_absence() {
 
 #[tokio::test(start_paused = true)]
 async fn final_delete_waits_for_a_terminal_phase_in_the_api() {
-    let node = with_simple_pod().await;
-    inject_fault(&node, Fault::status(500).verb("patch").resource("pods/status"));
-    node.delete("web", None).await;
-    node.wait_blocked("web", "status: ").await;
-    sleep(secs(300)).await;
-    assert_eq!(asked(&node, "delete", "pods"), []);
-    node.api.faults().clear();
-    node.wait_torn_down("web").await;
-    assert_eq!(asked(&node, "delete", "pods"), [Some(200)]);
+    for code in [400, 500] {
+        let mut node = Node::with_pods(&["web"]).await;
+        let paths = volume_and_cgroup(&node);
+        node.run().await;
+        inject_fault(&node, Fault::status(code).verb("patch").resource("pods/status"));
+        node.delete("web", None).await;
+        wait_cleaned(&paths).await;
+        node.wait_blocked("web", "status: PATCH").await;
+        // Its end is not final: an eviction may still change it.
+        let stage = serde_json::to_value(node.trace("web").await.unwrap().stage).unwrap();
+        assert_eq!(stage, "terminating");
+        sleep(secs(600)).await;
+        assert_eq!(request_codes(&node, "delete", "pods"), []);
+        node.api.faults().clear();
+        node.wait_torn_down("web").await;
+        assert_eq!(request_codes(&node, "delete", "pods"), [Some(200)]);
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn pod_recreated_under_the_same_name_is_never_touched() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
+    let node = Node::started(&["web"]).await;
     node.cri
         .in_order([expect(StopContainer::of("main").in_pod("uid-web")).then(secs(5))]);
     node.delete("web", None).await;
@@ -320,38 +262,13 @@ async fn pod_recreated_under_the_same_name_is_never_touched() {
     node.cri
         .change(|world| drop(world.pod("default", "web", "uid-other").container("main")));
     node.cri.allow_everything();
-    wait_until("the first pod is torn down", async || {
+    wait_until!(
         node.cri
             .look(|world| world.sandboxes.values().all(|sandbox| sandbox.pod_uid != "uid-web"))
-    })
-    .await;
-    wait_until("the pod is finished", async || {
-        node.status().await.counters.finished == 1
-    })
-    .await;
+    );
+    node.wait_status(|it| it.counters.finished, 1).await;
     let object = node.get("web").await.unwrap();
     assert_eq!(object["metadata"]["deletionTimestamp"], Value::Null);
     assert_eq!(object["status"]["phase"], "Running");
     assert!(node.cri.effects().iter().all(|(_, seen)| seen.pod_uid == "uid-web"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn event_is_sent_after_an_api_server_outage() {
-    let mut node = Node::new().await;
-    node.pod("web", &hooked(&exec()), |pod| drop(pod.container("main")));
-    node.start().await;
-    node.cri.in_order([
-        expect(ExecSync::of("main")).exit(3),
-        expect(StopContainer::of("main")).then(secs(5)),
-    ]);
-    inject_fault(&node, Fault::new(Action::Refuse).verb("create"));
-    node.delete("web", None).await;
-    node.calls(2, |_| true).await;
-    node.cri.allow_everything();
-    sleep(secs(600)).await;
-    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 0);
-    node.api.faults().clear();
-    sleep(secs(16)).await;
-    assert_eq!(node.count_events("web", "FailedPreStopHook").await, 1);
-    assert_eq!(node.status().await.counters.events_dropped, 0);
 }

@@ -1,38 +1,14 @@
 //! Answers to the callers of stop requests.
 
-use std::{fs, path::PathBuf};
+use pod_teardown::ops::{
+    admin::TIMELINES,
+    stop::{self, Wait},
+    timeline,
+};
+use tokio::{io::AsyncWriteExt as _, net::UnixStream, task::yield_now};
 
-use pod_teardown::{
-    cli::{PodId, PodName},
-    ops::{
-        admin::{
-            TIMELINES,
-            stop::{PODS, StopOutcome, StopRequest},
-        },
-        client,
-        stop::{self, Wait},
-        timeline,
-    },
-};
-use serde_json::{Value, json};
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    scripted_cri::Kind,
-};
-use tokio::{
-    io::AsyncWriteExt as _,
-    net::UnixStream,
-    task::yield_now,
-    time::{Instant, sleep},
-};
-
-use crate::{
-    log::Log,
-    node::{Node, secs, wait_until},
-    pods::{plain, pod},
-    server::inject_fault,
-    stop_requests::{ended, eviction, granted, node_with, outcome, refused, within},
-};
+use crate::prelude::*;
+use crate::stop_requests::{ended, node_with, within};
 
 /// Output of the command; the last line is the outcome or the error.
 async fn output_of(socket: PathBuf, name: &str, what: &StopRequest) -> Vec<String> {
@@ -40,18 +16,14 @@ async fn output_of(socket: PathBuf, name: &str, what: &StopRequest) -> Vec<Strin
 }
 
 async fn output_within(socket: PathBuf, name: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
-    let pod = PodId::Name(PodName {
-        namespace: "default".to_owned(),
-        name: name.to_owned(),
-    });
-    output_for(socket, &pod, what, wait).await
+    output_for(socket, &format!("default/{name}"), what, wait).await
 }
 
-async fn output_for(socket: PathBuf, pod: &PodId, what: &StopRequest, wait: Wait) -> Vec<String> {
+async fn output_for(socket: PathBuf, pod: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
     let mut output = Vec::new();
     let print = |line: &str| output.push(line.to_owned());
     let end = stop::stop(&socket, pod, what, wait, print).await;
-    output.push(end.map_or_else(|error| error.to_string(), |end| stop::text(&end)));
+    output.push(end.unwrap_or_else(|error| error.to_string()));
     output
 }
 
@@ -60,8 +32,7 @@ async fn pod_is_stopped_by_its_uid_and_no_other_pod_is() {
     let node = node_with("web", &plain(), false).await;
     let stop = async |uid: &str| {
         let socket = node.flags.socket.socket.clone();
-        let pod = PodId::Uid(uid.to_owned());
-        output_for(socket, &pod, &StopRequest::default(), Wait::Unlimited).await
+        output_for(socket, uid, &StopRequest::default(), Wait::Unlimited).await
     };
     assert_eq!(
         stop("uid-other").await,
@@ -80,16 +51,13 @@ async fn eviction_of_a_succeeded_pod_reports_that_it_is_not_evicted() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/stop", &StopRequest::default()).await;
     ended(&node, "web").await;
-    wait_until("the pod is kept", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
+    node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
     let socket = node.flags.socket.socket.clone();
     let path = format!("{PODS}/default/web/stop");
     let granted: Value = client::post(&socket, &path, &eviction("Evicted")).await.unwrap();
-    assert_eq!(
-        (&granted["alreadyTerminated"], &granted["phase"], &granted["reason"]),
-        (&json!(true), &json!("Succeeded"), &Value::Null)
+    assert_fields(
+        &granted,
+        &json!({ "alreadyTerminated": true, "phase": "Succeeded", "reason": null }),
     );
     let StopOutcome { terminated, trace } = outcome(&node, "web", 0).await;
     assert_eq!(
@@ -114,15 +82,14 @@ async fn stop_of_a_pod_without_a_worker_reports_that_it_has_ended() {
     web["status"] = json!({ "phase": "Failed", "reason": "Evicted" });
     node.insert(web);
     node.start().await;
-    wait_until("the pod is idle", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
+    node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
     let socket = node.flags.socket.socket.clone();
     assert_eq!(
         output_of(socket, "web", &StopRequest::default()).await,
         ["default/web had terminated before: the request changes nothing; nothing of it runs on this node"]
     );
+    assert_eq!(node.status().await.counters.started, 0);
+    assert!(node.cri.effects().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,7 +121,7 @@ async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
     sleep(secs(300)).await;
     assert!(!waits.is_finished());
     assert!(!outcome(&node, "web", 0).await.terminated);
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Running");
+    assert_eq!(node.phase("web").await, "Running");
     fs::remove_dir_all(&volume).unwrap();
     let output = waits.await.unwrap();
     assert!(
@@ -165,7 +132,7 @@ async fn eviction_reports_what_it_waits_for_until_the_api_server_shows_it() {
         output.last().unwrap().contains("has terminated as Failed (Evicted)"),
         "{output:?}"
     );
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Failed");
+    assert_eq!(node.phase("web").await, "Failed");
 }
 
 #[tokio::test(start_paused = true)]
@@ -180,14 +147,15 @@ async fn timeout_ends_the_wait_and_not_the_stop() {
     node.wait_blocked("web", "kubernetes.io~rbd/pvc-1").await;
     let output = output_within(socket(), "web", &request, Wait::AtMost(secs(20))).await;
     let last = output.last().unwrap();
-    for words in [
-        "has not terminated within 20s",
-        "pvc-1",
-        "the stop continues",
-        "pod-teardown why default/web",
-    ] {
-        assert!(last.contains(words), "{words}: {output:?}");
-    }
+    assert_has(
+        last,
+        &[
+            "has not terminated within 20s",
+            "pvc-1",
+            "the stop continues",
+            "pod-teardown why default/web",
+        ],
+    );
     fs::remove_dir_all(&volume).unwrap();
     ended(&node, "web").await;
 }
@@ -201,17 +169,14 @@ async fn outcome_is_reported_before_the_watch_shows_it() {
     let began = Instant::now();
     assert!(outcome(&node, "web", 10).await.terminated);
     assert!(began.elapsed() < secs(30), "{:?}", began.elapsed());
-    assert_eq!(node.get("web").await.unwrap()["status"]["phase"], "Succeeded");
+    assert_eq!(node.phase("web").await, "Succeeded");
 }
 
 #[tokio::test(start_paused = true)]
 async fn elapsed_time_does_not_grow_after_termination() {
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/stop", &StopRequest::default()).await;
-    wait_until("the pod is kept", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
+    node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
     ended(&node, "web").await;
     let before = outcome(&node, "web", 0).await.trace;
     sleep(secs(600)).await;
@@ -219,10 +184,7 @@ async fn elapsed_time_does_not_grow_after_termination() {
     let path = format!("{TIMELINES}/default/web");
     let traces: Vec<_> = client::get(&node.flags.socket.socket, &path).await.unwrap();
     let text = timeline::text(&traces[0], false);
-    assert!(
-        text.contains("terminated as Succeeded in 0.") && text.contains("awaits its deletion"),
-        "{text}"
-    );
+    assert_has(&text, &["terminated as Succeeded in 0.", "awaits its deletion"]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -238,45 +200,35 @@ async fn request_of_a_caller_that_hangs_up_is_logged_with_its_result() {
             yield_now().await;
         }
     }
-    wait_until("both results are logged", async || {
-        log.lines("Pod stop request granted").len() + log.lines("Pod stop request refused").len() == 2
-    })
-    .await;
+    wait_until!(log.lines("Pod stop request granted").len() + log.lines("Admin request refused").len() == 2);
     let asked = log.lines("Pod stop requested");
     assert!(
         asked.len() == 2 && asked.iter().all(|line| line.contains("peer=\"")),
         "{asked:?}"
     );
     assert!(log.lines("Pod stop request granted")[0].contains("pod.uid=\"uid-web\""));
-    assert!(log.lines("Pod stop request refused")[0].contains("no pod default/missing"));
-    wait_until("the pod has terminated", async || {
-        node.get("web").await.unwrap()["status"]["phase"] == "Succeeded"
-    })
-    .await;
+    assert!(log.lines("Admin request refused")[0].contains("no pod default/missing"));
+    wait_until!(node.phase("web").await == "Succeeded");
 }
 
 #[tokio::test(start_paused = true)]
 async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
+    let mut node = Node::with_pods(&["web"]).await;
     node.cri.stop().await;
     node.launch().await;
-    wait_until("it is reported", async || {
+    wait_until!(
         node.try_status()
             .await
             .is_some_and(|status| status.runtime.error.is_some())
-    })
-    .await;
+    );
     let began = Instant::now();
     for answer in [
         refused(&node, "web/stop", &StopRequest::default()).await,
         refused(&node, "web/stop", &eviction("Evicted")).await,
     ] {
-        assert!(
-            answer.contains(
-                "the termination of default/web is not started: the container runtime has not been reached yet: "
-            ),
-            "{answer}"
+        assert_has(
+            &answer,
+            &["the termination of default/web is not started: the container runtime has not been reached yet: "],
         );
     }
     let path = format!("{TIMELINES}/default/web");
@@ -288,10 +240,7 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
     assert!(began.elapsed() < secs(1), "{:?}", began.elapsed());
     node.cri.start_again().await;
     node.cri.allow_everything();
-    wait_until("the agent watches", async || {
-        node.try_status().await.is_some_and(|status| status.watch.pods == 1)
-    })
-    .await;
+    wait_until!(node.try_status().await.is_some_and(|status| status.watch.pods == 1));
     sleep(secs(60)).await;
     assert!(node.cri.effects().is_empty());
 }
@@ -300,7 +249,7 @@ async fn requests_before_the_runtime_is_reached_are_refused_and_not_done_later()
 async fn stopping_agent_refuses_requests() {
     let mut node = node_with("web", &plain(), true).await;
     node.simple_pod("late");
-    wait_until("the pods are known", async || node.status().await.watch.pods == 2).await;
+    node.wait_status(|it| it.watch.pods, 2).await;
     let socket = node.flags.socket.socket.clone();
     granted(&node, "web/stop", &within(9)).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
@@ -325,11 +274,12 @@ async fn stopping_agent_reports_when_the_termination_continues() {
     assert_eq!(node.stop().await, Ok(()));
     let output = waits.await.unwrap();
     let last = output.last().unwrap();
-    for words in [
-        "the agent has exited while default/web was terminating",
-        "continues when the agent starts",
-        "pod-teardown status",
-    ] {
-        assert!(last.contains(words), "{words:?} is not in {output:?}");
-    }
+    assert_has(
+        last,
+        &[
+            "the agent has exited while default/web was terminating",
+            "continues when the agent starts",
+            "pod-teardown status",
+        ],
+    );
 }

@@ -1,23 +1,8 @@
 //! Stop requests of the admin API.
 
-use pod_teardown::ops::{
-    admin::stop::{OUTCOMES, PODS, StopOutcome, StopRequest},
-    client::{self, ClientError},
-};
-use serde_json::{Value, json};
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    scripted_cri::{Kind, StopContainer, StopPodSandbox, expect},
-};
-use tokio::time::{Instant, sleep};
-use tonic::Code;
+use pod_teardown::ops::{admin::stop::OUTCOMES, client::ClientError};
 
-use crate::{
-    guard::kubelet,
-    node::{Node, secs, wait_until},
-    pods::{exec, hooked, plain, pod},
-    server::inject_fault,
-};
+use crate::prelude::*;
 
 pub fn eviction(reason: &str) -> StopRequest {
     StopRequest {
@@ -70,10 +55,9 @@ pub async fn node_with(name: &str, containers: &Value, stubborn: bool) -> Node {
     let mut node = Node::new().await;
     node.pod(name, containers, |pod| {
         let pod = pod.container("main");
-        drop(if stubborn { pod.ignores_term() } else { pod });
+        if stubborn { pod.ignores_term() } else { pod }
     });
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node
 }
 
@@ -90,20 +74,9 @@ async fn stopped_pod_gets_its_hook_and_grace_and_keeps_its_object() {
         node.kinds()[..2],
         [(Kind::ExecSync, Some(secs(9))), (Kind::StopContainer, Some(secs(9)))]
     );
-    wait_until("the pod is kept", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
+    node.wait_status(|it| it.pods.awaiting_deletion, 1).await;
     // A later deletion removes the object, containers and logs.
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn stopped_pod_with_exit_code_zero_has_succeeded() {
-    let node = node_with("web", &plain(), false).await;
-    assert_eq!(granted(&node, "web/stop", &StopRequest::default()).await, 30);
-    assert_eq!(ended(&node, "web").await["phase"], "Succeeded");
+    node.tear_down("web").await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,9 +84,9 @@ async fn evicted_pod_fails_with_reason_message_and_disruption_target_for_any_exi
     let node = node_with("web", &plain(), false).await;
     granted(&node, "web/stop", &eviction("Evicted")).await;
     let status = ended(&node, "web").await;
-    assert_eq!(
-        (&status["phase"], &status["reason"], &status["message"]),
-        (&json!("Failed"), &json!("Evicted"), &json!("Evicted because of a test"))
+    assert_fields(
+        &status,
+        &json!({ "phase": "Failed", "reason": "Evicted", "message": "Evicted because of a test" }),
     );
     assert_eq!(status["containerStatuses"][0]["state"]["terminated"]["exitCode"], 0);
     let target = condition(&status, "DisruptionTarget");
@@ -138,38 +111,28 @@ async fn eviction_overrides_earlier_and_later_stops_and_earlier_evictions() {
     sleep(secs(1)).await;
     assert_eq!(granted(&node, "web/stop", &within(5)).await, 5);
     let status = ended(&node, "web").await;
-    assert_eq!(
-        (&status["phase"], &status["reason"]),
-        (&json!("Failed"), &json!("Second"))
-    );
+    assert_fields(&status, &json!({ "phase": "Failed", "reason": "Second" }));
     let target = condition(&status, "DisruptionTarget");
-    assert_eq!(
-        (&target["status"], &target["message"]),
-        (&json!("True"), &json!("Second because of a test"))
+    assert_fields(
+        target,
+        &json!({ "status": "True", "message": "Second because of a test" }),
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn eviction_of_a_terminating_pod_is_in_its_final_status() {
     let node = node_with("web", &plain(), true).await;
-    let mut held = node.get("web").await.unwrap();
-    held["metadata"]["finalizers"] = json!(["test/keep"]);
-    node.insert(held);
+    node.hold_object("web").await;
     node.delete("web", Some(20)).await;
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     granted(&node, "web/stop", &eviction("Evicted")).await;
     let status = ended(&node, "web").await;
-    assert_eq!(
-        (&status["phase"], &status["reason"]),
-        (&json!("Failed"), &json!("Evicted"))
-    );
+    assert_fields(&status, &json!({ "phase": "Failed", "reason": "Evicted" }));
 }
 
 #[tokio::test(start_paused = true)]
 async fn stop_only_shortens_the_grace_of_a_terminating_pod() {
-    let mut node = Node::new().await;
-    node.pod("web", &plain(), |pod| drop(pod.container("main").ignores_term()));
-    node.start().await;
+    let node = Node::with_stubborn_pod().await;
     node.cri.in_order([
         expect(StopContainer::of("main").timeout(secs(30))),
         expect(StopContainer::of("main").timeout(secs(8))),
@@ -187,21 +150,6 @@ async fn stop_only_shortens_the_grace_of_a_terminating_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn stop_of_a_terminated_pod_finishes_at_once() {
-    let node = node_with("web", &plain(), false).await;
-    granted(&node, "web/stop", &StopRequest::default()).await;
-    let status = ended(&node, "web").await;
-    wait_until("the pod is kept", async || {
-        node.status().await.pods.awaiting_deletion == 1
-    })
-    .await;
-    let (calls, began) = (node.cri.effects().len(), Instant::now());
-    granted(&node, "web/stop", &eviction("TooLate")).await;
-    assert_eq!(ended(&node, "web").await, status);
-    assert_eq!((node.cri.effects().len(), began.elapsed()), (calls, secs(0)));
-}
-
-#[tokio::test(start_paused = true)]
 async fn stop_continues_after_a_crash_with_its_deadline_and_reason() {
     let mut node = node_with("web", &plain(), true).await;
     granted(
@@ -216,13 +164,9 @@ async fn stop_continues_after_a_crash_with_its_deadline_and_reason() {
     node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     let began = Instant::now();
     sleep(secs(6)).await;
-    node.crash().await;
-    node.start().await;
+    node.restart().await;
     let status = ended(&node, "web").await;
-    assert_eq!(
-        (&status["phase"], &status["reason"]),
-        (&json!("Failed"), &json!("Evicted"))
-    );
+    assert_fields(&status, &json!({ "phase": "Failed", "reason": "Evicted" }));
     assert!(began.elapsed() < secs(22), "{:?}", began.elapsed());
 }
 
@@ -239,9 +183,7 @@ async fn stop_without_an_api_server_stops_the_pod_and_reports_it_later() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.simple_pod("static-n1");
+    let mut node = Node::with_pods(&["web", "static-n1"]).await;
     let mut mirror = pod("static-n1", &plain());
     mirror["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "hash" });
     node.insert(mirror);
@@ -267,25 +209,18 @@ async fn requests_that_must_not_be_done_are_refused_with_a_reason() {
             .contains("mirror")
     );
     kubelet(&node);
-    wait_until("the hold is reported", async || node.status().await.blocked.is_some()).await;
+    node.wait_status(|it| it.blocked.is_some(), true).await;
     let answer = refused(&node, "web/stop", &StopRequest::default()).await;
-    assert!(
-        answer.contains("a kubelet runs") && answer.contains("kubectl delete pod -n default web"),
-        "{answer}"
-    );
+    assert_has(&answer, &["a kubelet runs", "kubectl delete pod -n default web"]);
     sleep(secs(60)).await;
     assert!(node.cri.effects().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn overdue_request_is_an_event() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
-    node.cri
-        .any_number_of(expect(StopContainer::any()).error(Code::Unknown, "busy"));
-    node.cri
-        .any_number_of(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
+    let node = Node::started(&["web"]).await;
+    node.always(expect(StopContainer::any()).error(Code::Unknown, "busy"));
+    node.always(expect(StopPodSandbox::any()).reply_ok_but_do_nothing());
     granted(&node, "web/stop", &within(5)).await;
     node.wait_blocked("web", "busy").await;
     sleep(secs(8)).await;

@@ -1,16 +1,8 @@
 //! Unreadable container statuses: running containers are stopped, and unreadable exits are unknown.
 
-use pod_teardown::model::trace::Step;
-use serde_json::{Value, json};
-use testbed::scripted_cri::{Fault, Kind, Read, expect};
-use testbed::scripted_cri::{RemoveContainer, RemovePodSandbox, StopContainer, StopPodSandbox};
-use tokio::time::{Instant, sleep};
-use tonic::Code;
+use testbed::scripted_cri::Fault;
 
-use crate::{
-    node::{Node, secs, wait_until},
-    pods::pod,
-};
+use crate::prelude::*;
 
 fn broken() -> Fault {
     Fault::Error(Code::Unknown, "image \"sha256:1\": not found".to_owned())
@@ -24,27 +16,21 @@ async fn init_and_main() -> Node {
     object["metadata"]["finalizers"] = json!(["test/hold"]);
     node.insert(object);
     node.pod_without_object("web", |pod| {
-        drop(
-            pod.container("init")
-                .exited(0)
-                .container("main")
-                .ends_after_term(secs(3), 5),
-        );
+        pod.container("init")
+            .exited(0)
+            .container("main")
+            .ends_after_term(secs(3), 5)
     });
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node
 }
 
 /// Waits for the terminal phase; returns a container's status.
 async fn ended(node: &Node, list: &str) -> Value {
-    wait_until("the phase is terminal", async || {
-        matches!(
-            node.get("web").await.unwrap()["status"]["phase"].as_str(),
-            Some("Failed" | "Succeeded")
-        )
-    })
-    .await;
+    wait_until!(matches!(
+        node.get("web").await.unwrap()["status"]["phase"].as_str(),
+        Some("Failed" | "Succeeded")
+    ));
     node.get("web").await.unwrap()["status"][list][0]["state"]["terminated"].clone()
 }
 
@@ -60,10 +46,7 @@ async fn running_container_is_stopped_despite_another_unreadable_status() {
         assert!(began.elapsed() < secs(3), "{:?}", began.elapsed());
         assert_eq!(ended(&node, "containerStatuses").await["exitCode"], 5);
         let init = ended(&node, "initContainerStatuses").await;
-        assert_eq!(
-            (&init["exitCode"], &init["reason"]),
-            (&json!(137), &json!("ContainerStatusUnknown"))
-        );
+        assert_fields(&init, &json!({ "exitCode": 137, "reason": "ContainerStatusUnknown" }));
         assert!(began.elapsed() < secs(300), "{:?}", began.elapsed());
     }
 }
@@ -76,15 +59,8 @@ async fn container_listed_as_running_is_stopped_despite_its_status() {
     let stops = node.calls(1, |seen| seen.kind == Kind::StopContainer).await;
     assert_eq!(stops[0].1.timeout, Some(secs(30)));
     let main = ended(&node, "containerStatuses").await;
-    assert_eq!(
-        (&main["exitCode"], &main["reason"]),
-        (&json!(137), &json!("ContainerStatusUnknown"))
-    );
-    assert_eq!(
-        node.get("web").await.unwrap()["status"]["phase"],
-        "Failed",
-        "an unknown exit is no success"
-    );
+    assert_fields(&main, &json!({ "exitCode": 137, "reason": "ContainerStatusUnknown" }));
+    assert_eq!(node.phase("web").await, "Failed", "an unknown exit is no success");
 }
 
 #[tokio::test(start_paused = true)]
@@ -122,20 +98,16 @@ async fn exit_shown_by_the_api_server_is_not_read_again() {
     let began = Instant::now();
     node.delete("web", None).await;
     let init = ended(&node, "initContainerStatuses").await;
-    assert_eq!((&init["exitCode"], &init["reason"]), (&json!(0), &json!("Completed")));
+    assert_fields(&init, &json!({ "exitCode": 0, "reason": "Completed" }));
     assert!(began.elapsed() < secs(5), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
 async fn failed_runtime_query_counts_for_the_step_that_needed_it() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
-    for pattern in [StopContainer::any(), StopPodSandbox::any()] {
-        node.cri.any_number_of(expect(pattern));
-    }
+    let node = Node::started(&["web"]).await;
+    node.allow([StopContainer::any(), StopPodSandbox::any()]);
     for pattern in [RemoveContainer::any(), RemovePodSandbox::any()] {
-        node.cri.any_number_of(expect(pattern).error(Code::Unknown, "busy"));
+        node.always(expect(pattern).error(Code::Unknown, "busy"));
     }
     node.delete("web", None).await;
     node.wait_blocked("web", "busy").await;
@@ -150,11 +122,9 @@ async fn failed_runtime_query_counts_for_the_step_that_needed_it() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_runtime_query_after_the_stop_is_no_stop_failure() {
-    let mut node = Node::new().await;
-    node.simple_pod("web");
-    node.start().await;
-    node.cri.any_number_of(expect(StopContainer::any()));
-    node.cri.any_number_of(expect(StopPodSandbox::any()).then(secs(5)));
+    let node = Node::started(&["web"]).await;
+    node.always(expect(StopContainer::any()));
+    node.always(expect(StopPodSandbox::any()).then(secs(5)));
     node.delete("web", None).await;
     node.calls(1, |seen| seen.kind == Kind::StopPodSandbox).await;
     node.cri.fault(
@@ -162,10 +132,7 @@ async fn failed_runtime_query_after_the_stop_is_no_stop_failure() {
         Fault::Error(Code::Unknown, "database is locked".to_owned()),
     );
     sleep(secs(5)).await;
-    wait_until("the query has failed", async || {
-        node.trace("web").await.is_some_and(|trace| !trace.blocked.is_empty())
-    })
-    .await;
+    wait_until!(node.trace("web").await.is_some_and(|trace| !trace.blocked.is_empty()));
     let blocked = node.trace("web").await.unwrap().blocked;
     assert!(blocked.iter().all(|it| it.step == Some(Step::Sandbox)), "{blocked:?}");
     node.cri.heal();

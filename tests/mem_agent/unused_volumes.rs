@@ -1,24 +1,12 @@
 //! Volumes without a pod that cannot be unstaged: they block nothing else and are retried with backoff.
 
-use std::fs;
-
 use pod_teardown::ops::admin::pause::PAUSE;
-use serde_json::json;
-use testbed::{
-    drivers::{
-        Behavior, CsiCall, CsiDriver,
-        csi_volumes::{Pv, staging},
-    },
-    scripted_cri::{Fault, Read},
-};
-use tokio::time::{Instant, sleep};
-use tonic::Code;
+use testbed::{drivers::CsiCall, scripted_cri::Fault};
 
+use crate::prelude::*;
 use crate::{
     housekeeping::node_after_termination_of,
     in_use::{DRIVER, csi_driver},
-    log::Log,
-    node::{Node, secs, wait_until},
     pause::send,
 };
 
@@ -49,16 +37,17 @@ fn unstaged(driver: &CsiDriver) -> usize {
 }
 
 #[tokio::test(start_paused = true)]
-async fn hanging_driver_delays_no_other_leftover() {
+async fn hanging_driver_delays_no_other_leftover_and_no_volume_of_another_driver() {
     let node = node_after_termination_of(&["web"]).await;
     let driver = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
     driver.behave(Behavior::Hangs);
+    let quick = staged(&node, "quick.example.com", &["quick"]);
     let began = Instant::now();
     let left = node.pod_dir("web").join("volumes/kubernetes.io~empty-dir/data");
     fs::create_dir_all(&left).unwrap();
-    wait_until("the directory is removed", async || !node.pod_dir("web").exists()).await;
+    wait_until!(!node.pod_dir("web").exists() && unstaged(&quick) == 1);
     assert!(began.elapsed() < secs(200), "{:?}", began.elapsed());
-    wait_until("the driver is called", async || !driver.called().is_empty()).await;
+    wait_until!(!driver.called().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,12 +71,10 @@ async fn volume_that_cannot_be_unstaged_is_retried_with_backoff_and_logged_once(
     );
     assert_eq!(log.lines("no way").len(), 1);
     driver.behave(refuses("no chance"));
-    wait_until("the change is logged", async || log.lines("no chance").len() == 1).await;
+    wait_until!(log.lines("no chance").len() == 1);
     driver.behave(Behavior::Well);
-    wait_until("the volume is unstaged", async || {
-        node.status().await.housekeeping.unused_volumes.is_empty()
-    })
-    .await;
+    node.wait_status(|it| it.housekeeping.unused_volumes.is_empty(), true)
+        .await;
     assert!(
         !node
             .path("kubelet/plugins/kubernetes.io/csi")
@@ -104,7 +91,7 @@ async fn failure_of_a_call_from_before_a_pause_is_not_reported() {
     driver.behave(Behavior::Hangs);
     // The timeout of the call is not the time of a pass.
     node.cri.fault(Read::ListPodSandbox, Fault::Late(secs(7)));
-    wait_until("the driver is called", async || !driver.called().is_empty()).await;
+    wait_until!(!driver.called().is_empty());
     node.cri.heal();
     send(&node, PAUSE).await;
     sleep(secs(31)).await;
@@ -119,15 +106,4 @@ async fn failure_of_a_call_from_before_a_pause_is_not_reported() {
         );
     }
     assert_eq!((before, node.status().await.counters.unused_volumes_failed), (0, 1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn hanging_driver_delays_no_volume_of_another_driver() {
-    let node = node_after_termination_of(&[]).await;
-    let hangs = staged(&node, DRIVER, &["1", "2", "3", "4", "5", "6", "7", "8"]);
-    hangs.behave(Behavior::Hangs);
-    let quick = staged(&node, "quick.example.com", &["quick"]);
-    let began = Instant::now();
-    wait_until("the volume is unstaged", async || unstaged(&quick) == 1).await;
-    assert!(began.elapsed() < secs(200), "{:?}", began.elapsed());
 }

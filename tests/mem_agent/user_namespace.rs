@@ -1,13 +1,6 @@
 //! A pod's user namespace mapping is released when no process or file has its IDs.
 
-use std::fs;
-
-use serde_json::json;
-
-use crate::{
-    node::{Node, secs, wait_until},
-    pods::{plain, pod},
-};
+use crate::prelude::*;
 
 const RANGE: &str = r#"{"uidMappings":[{"hostId":65536,"containerId":0,"length":65536}]}"#;
 
@@ -17,22 +10,19 @@ async fn user_namespace_mapping_is_released_after_the_cgroup_and_while_the_objec
     let mut own_users = pod("web", &plain());
     own_users["spec"]["hostUsers"] = json!(false);
     own_users["metadata"]["finalizers"] = json!(["test/hold"]);
-    node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(1), 0));
-    });
+    node.pod("web", &plain(), |pod| pod.container("main").ends_after_term(secs(1), 0));
     node.insert(own_users);
     let file = node.pod_dir("web").join("userns");
     fs::write(&file, RANGE).unwrap();
     // In this directory a cgroup with a foreign file cannot be removed.
     let stuck = node.pod_cgroup("web").join("stuck");
     fs::write(&stuck, "").unwrap();
-    node.start().await;
-    node.cri.allow_everything();
+    node.run().await;
     node.delete("web", None).await;
     node.wait_blocked("web", "cgroup:").await;
     assert_eq!(fs::read_to_string(&file).unwrap(), RANGE, "whole, or not there");
     fs::remove_file(stuck).unwrap();
-    wait_until("the mapping is released", async || !file.exists()).await;
+    wait_until!(!file.exists());
     assert!(node.get("web").await.is_some());
 }
 
@@ -41,16 +31,12 @@ async fn symlink_in_place_of_the_mapping_is_removed_and_not_followed() {
     let mut node = Node::new().await;
     let mut own_users = pod("web", &plain());
     own_users["spec"]["hostUsers"] = json!(false);
-    node.pod("web", &plain(), |pod| {
-        drop(pod.container("main").ends_after_term(secs(1), 0));
-    });
+    node.pod("web", &plain(), |pod| pod.container("main").ends_after_term(secs(1), 0));
     node.insert(own_users);
     let precious = node.path("precious");
     fs::write(&precious, RANGE).unwrap();
     std::os::unix::fs::symlink(&precious, node.pod_dir("web").join("userns")).unwrap();
-    node.start().await;
-    node.cri.allow_everything();
-    node.delete("web", None).await;
-    node.wait_torn_down("web").await;
+    node.run().await;
+    node.tear_down("web").await;
     assert_eq!(fs::read_to_string(precious).unwrap(), RANGE);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use pod_teardown::node::cri::{Cri, CriEndpoint};
 use pod_teardown::node::effects::Effects;
-use testbed::scripted_cri::{Logged, ScriptedCri, World};
+use testbed::scripted_cri::{Logged, PodBuilder, ScriptedCri, World};
 
 const MAIN: &str = "container-u1-main-0";
 const SANDBOX: &str = "sandbox-u1-0";
@@ -38,8 +38,15 @@ async fn start(world: World) -> (ScriptedCri, Cri) {
     (runtime, cri)
 }
 
+/// A runtime with one pod.
+async fn start_pod(build: impl for<'a> FnOnce(PodBuilder<'a>) -> PodBuilder<'a>) -> (ScriptedCri, Cri) {
+    let mut world = World::new();
+    drop(build(world.pod("shop", "web-0", "u1")));
+    start(world).await
+}
+
 /// How often a read-only call was made.
-fn looks(runtime: &ScriptedCri, name: &str) -> usize {
+fn count_reads(runtime: &ScriptedCri, name: &str) -> usize {
     let is_it = |call: &Logged| matches!(call, Logged::Read(called, _) if *called == name);
     runtime.log().iter().filter(|entry| is_it(&entry.call)).count()
 }

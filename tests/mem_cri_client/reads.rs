@@ -1,18 +1,12 @@
 //! Calls that read.
 
-use pod_teardown::node::cri::types::{
-    CgroupDriver, Container, ContainerState, RuntimePod, Sandbox, SandboxState, keys,
-};
+use pod_teardown::node::cri::types::{Container, ContainerState, Sandbox, SandboxState};
 use pod_teardown::node::grpc::GrpcError;
-use std::{future::ready, sync::Arc};
-
-use futures::FutureExt as _;
-use pod_teardown::node::cri::PodUids;
 use testbed::scripted_cri::{Fault, Read, World};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::{PATIENCE, SANDBOX, at, looks, one_container, secs, start};
+use crate::{PATIENCE, SANDBOX, at, count_reads, one_container, secs, start, start_pod};
 
 #[tokio::test(start_paused = true)]
 async fn pod_has_all_fields_and_newest_first() {
@@ -31,29 +25,19 @@ async fn pod_has_all_fields_and_newest_first() {
     let (_runtime, cri) = start(world).await;
 
     let pod = cri.pod("u1", PATIENCE).await.unwrap();
-    let sandbox = |id: &str, attempt, state, created: &str, annotations: &[(&str, &str)]| Sandbox {
+    let sandbox = |id: &str, attempt, state, created: &str| Sandbox {
         id: id.to_owned(),
         attempt,
         state,
         created_at: at(created),
-        annotations: annotations
-            .iter()
-            .map(|&(key, value)| (key.to_owned(), value.to_owned()))
-            .collect(),
+        config_source: Some("api".to_owned()),
         ips: Vec::new(),
     };
-    let from_api = (keys::CONFIG_SOURCE, "api");
     assert_eq!(
         pod.sandboxes,
         [
-            sandbox(
-                "sandbox-u1-1",
-                1,
-                SandboxState::Ready,
-                "59:03",
-                &[from_api, ("team", "blue")]
-            ),
-            sandbox("sandbox-u1-0", 0, SandboxState::NotReady, "59:01", &[from_api]),
+            sandbox("sandbox-u1-1", 1, SandboxState::Ready, "59:03"),
+            sandbox("sandbox-u1-0", 0, SandboxState::NotReady, "59:01"),
         ]
     );
     let older = Container {
@@ -99,15 +83,14 @@ async fn pod_has_all_fields_and_newest_first() {
 
 #[tokio::test(start_paused = true)]
 async fn brief_read_uses_only_lists_and_shows_no_success() {
-    let mut world = World::new();
-    world
-        .pod("shop", "web-0", "u1")
-        .container("main")
-        .exited(0)
-        .container("main")
-        .container("side")
-        .unknown();
-    let (runtime, cri) = start(world).await;
+    let (runtime, cri) = start_pod(|pod| {
+        pod.container("main")
+            .exited(0)
+            .container("main")
+            .container("side")
+            .unknown()
+    })
+    .await;
 
     let pod = cri.pod_brief("u1").await.unwrap();
     let seen: Vec<_> = pod
@@ -126,7 +109,10 @@ async fn brief_read_uses_only_lists_and_shows_no_success() {
     assert_eq!(pod.possibly_running().count(), 2, "one of them unknown");
     assert_eq!(pod.sandboxes.len(), 1);
     assert_eq!(
-        (looks(&runtime, "ListContainers"), looks(&runtime, "ContainerStatus")),
+        (
+            count_reads(&runtime, "ListContainers"),
+            count_reads(&runtime, "ContainerStatus")
+        ),
         (1, 0)
     );
 }
@@ -147,9 +133,7 @@ async fn container_removed_after_the_list_is_left_out() {
 
 #[tokio::test(start_paused = true)]
 async fn pod_with_failing_lists_is_never_incomplete() {
-    let mut world = World::new();
-    world.pod("shop", "web-0", "u1").container("main").container("side");
-    let (runtime, cri) = start(world).await;
+    let (runtime, cri) = start_pod(|pod| pod.container("main").container("side")).await;
     for read in [Read::ListPodSandbox, Read::ListContainers, Read::ContainerStatus] {
         for code in [Code::Unknown, Code::Unavailable, Code::Internal] {
             if read == Read::ContainerStatus && code != Code::Unavailable {
@@ -201,21 +185,13 @@ async fn container_with_failing_or_hanging_status_has_the_values_of_the_list() {
 
 #[tokio::test(start_paused = true)]
 async fn impossible_exit_code_is_none() {
-    let mut world = World::new();
-    world.pod("shop", "web-0", "u1").container("main").exited(-1);
-    let (_runtime, cri) = start(world).await;
+    let (_runtime, cri) = start_pod(|pod| pod.container("main").exited(-1)).await;
     assert!(cri.pod("u1", PATIENCE).await.unwrap().containers[0].is_unread);
 }
 
 #[tokio::test(start_paused = true)]
 async fn container_pid_is_the_reported_one() {
-    let mut world = World::new();
-    world
-        .pod("shop", "web-0", "u1")
-        .container("main")
-        .process(4242)
-        .container("vm");
-    let (_runtime, cri) = start(world).await;
+    let (_runtime, cri) = start_pod(|pod| pod.container("main").process(4242).container("vm")).await;
     let process = async |id: &str| cri.container_pid(id, PATIENCE).await.unwrap();
     assert_eq!(process("container-u1-main-0").await, Some(4242));
     assert_eq!(process("container-u1-vm-0").await, None);
@@ -251,20 +227,6 @@ async fn primary_ip_comes_first() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn cgroup_parent_is_that_of_the_sandbox_config() {
-    let mut world = World::new();
-    world
-        .pod("shop", "web-0", "u1")
-        .cgroup_parent("/kubepods/burstable/podu1");
-    let (_runtime, cri) = start(world).await;
-    assert_eq!(
-        cri.cgroup_parent(SANDBOX).await.unwrap().as_deref(),
-        Some("/kubepods/burstable/podu1")
-    );
-    assert_eq!(cri.cgroup_parent("gone").await.unwrap(), None);
-}
-
-#[tokio::test(start_paused = true)]
 async fn node_list_contains_every_pod() {
     let mut world = World::new();
     world.pod("kube-system", "proxy", "u9").source("file").container("main");
@@ -273,7 +235,7 @@ async fn node_list_contains_every_pod() {
     world.sandboxes.shift_remove("sandbox-u2-0");
     let (_runtime, cri) = start(world).await;
 
-    let sandboxes = cri.list_sandboxes(&no_known_pods()).await.unwrap();
+    let sandboxes = cri.list_sandboxes().await.unwrap();
     let seen: Vec<_> = sandboxes
         .iter()
         .map(|s| (&*s.pod_uid, &*s.namespace, &*s.name, s.sandbox.attempt))
@@ -286,96 +248,5 @@ async fn node_list_contains_every_pod() {
             ("u9", "kube-system", "proxy", 0)
         ]
     );
-    assert_eq!(sandboxes[2].sandbox.annotations[keys::CONFIG_SOURCE], "file");
-}
-
-#[tokio::test(start_paused = true)]
-async fn old_runtime_without_cgroup_driver_is_no_error() {
-    let (runtime, cri) = start(World::new()).await;
-    assert_eq!(cri.cgroup_driver().await.unwrap(), None);
-    runtime.change(|world| world.systemd_cgroups = Some(true));
-    assert_eq!(cri.cgroup_driver().await.unwrap(), Some(CgroupDriver::Systemd));
-    runtime.change(|world| world.systemd_cgroups = Some(false));
-    assert_eq!(cri.cgroup_driver().await.unwrap(), Some(CgroupDriver::Cgroupfs));
-    runtime.fault(
-        Read::RuntimeConfig,
-        Fault::Error(Code::Unavailable, "starting".to_owned()),
-    );
-    assert!(cri.cgroup_driver().await.unwrap_err().is_unreachable());
-}
-
-/// No pods are known from elsewhere.
-fn no_known_pods() -> PodUids {
-    known(&[])
-}
-
-fn known(uids: &'static [&'static str]) -> PodUids {
-    Arc::new(move || ready(uids.iter().map(|&uid| uid.to_owned()).collect()).boxed())
-}
-
-#[tokio::test(start_paused = true)]
-async fn large_answers_are_accepted_and_larger_ones_read_in_parts() {
-    let mut world = World::new();
-    for uid in ["u1", "u2"] {
-        world.pod("shop", uid, uid).annotation("large", &"x".repeat(15 << 20));
-    }
-    world.sandboxes["sandbox-u2-0"].ready = false;
-    let (runtime, cri) = start(world).await;
-    let listed = cri.list_sandboxes(&no_known_pods()).await.unwrap();
-    assert_eq!(listed.len(), 2, "one of each state");
-    assert!(
-        listed
-            .iter()
-            .all(|it| it.sandbox.annotations["large"].len() == 15 << 20)
-    );
-    runtime.change(|world| world.sandboxes["sandbox-u2-0"].ready = true);
-    assert!(cri.list_sandboxes(&no_known_pods()).await.unwrap().is_empty());
-    let listed = cri.list_sandboxes(&known(&["u1", "u2", "u3"])).await.unwrap();
-    assert_eq!(listed.len(), 2, "one by one");
-}
-
-/// A runtime that refuses all but the shortest lists.
-fn runtime_with_small_lists(pods: &[(&str, &[&str])]) -> World {
-    let mut world = World::new();
-    world.largest_list = 600;
-    for (uid, containers) in pods {
-        let mut pod = world.pod("shop", uid, uid);
-        for name in *containers {
-            pod = pod.container(name).sandbox();
-        }
-    }
-    world
-}
-
-#[tokio::test(start_paused = true)]
-async fn too_large_list_is_read_by_state_and_by_sandbox() {
-    let world = runtime_with_small_lists(&[("u1", &["a", "b", "c", "d"])]);
-    let (runtime, cri) = start(world).await;
-    let names = |pod: RuntimePod| {
-        let mut names: Vec<_> = pod.containers.into_iter().map(|it| it.name).collect();
-        names.sort_unstable();
-        names
-    };
-    // Four of one state do not fit, but one of a sandbox does. Sandboxes can only be listed by state.
-    runtime.change(|world| world.sandboxes.values_mut().for_each(|it| it.annotations.clear()));
-    runtime.change(|world| world.largest_list = 1_300);
-    let pod = cri.pod_brief("u1").await.unwrap();
-    assert_eq!(names(pod), ["a", "b", "c", "d"]);
-    runtime.change(|world| world.largest_list = 10);
-    let error = cri.pod_brief("u1").await.unwrap_err();
-    assert!(error.to_string().contains("larger than max"), "{error}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn streamed_list_is_tried_before_parts() {
-    let mut world = runtime_with_small_lists(&[("u1", &["a", "b", "c"]), ("u2", &["a"])]);
-    (world.largest_list, world.streams_lists) = (10, true);
-    let (runtime, cri) = start(world).await;
-    assert_eq!(cri.list_sandboxes(&no_known_pods()).await.unwrap().len(), 6);
-    let pod = cri.pod_brief("u1").await.unwrap();
-    assert_eq!((pod.sandboxes.len(), pod.containers.len()), (4, 3));
-    assert_eq!(
-        (looks(&runtime, "StreamPodSandboxes"), looks(&runtime, "ListPodSandbox")),
-        (2, 2)
-    );
+    assert_eq!(sandboxes[2].sandbox.config_source.as_deref(), Some("file"));
 }

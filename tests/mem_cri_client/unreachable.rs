@@ -10,7 +10,7 @@ use testbed::scripted_cri::{Fault, Read, StopContainer, World, expect};
 use tokio::time::Instant;
 use tonic::Code;
 
-use crate::{MAIN, PATIENCE, one_container, secs, start};
+use crate::{MAIN, PATIENCE, one_container, secs, start, start_pod};
 
 #[tokio::test(start_paused = true)]
 async fn client_does_not_wait_for_the_runtime_and_reconnects() {
@@ -25,7 +25,7 @@ async fn client_does_not_wait_for_the_runtime_and_reconnects() {
         runtime.stop().await;
         for _ in 0..3 {
             let error = cri.version().await.unwrap_err();
-            assert!(error.is_unreachable() && error.is_retryable(), "{error}");
+            assert!(error.is_unreachable(), "{error}");
         }
         runtime.start_again().await;
     }
@@ -35,19 +35,14 @@ async fn client_does_not_wait_for_the_runtime_and_reconnects() {
 
 #[tokio::test(start_paused = true)]
 async fn call_interrupted_by_a_restart_is_unreachable() {
-    let mut world = World::new();
-    world.pod("shop", "web-0", "u1").container("main").ignores_term();
-    let (runtime, cri) = start(world).await;
+    let (runtime, cri) = start_pod(|pod| pod.container("main").ignores_term()).await;
     runtime.in_order([expect(StopContainer::any()), expect(StopContainer::any())]);
     let (cut, ()) = futures::join!(cri.stop_container(MAIN, secs(30)), async {
         tokio::time::sleep(secs(3)).await;
         runtime.stop().await;
     });
     let error = cut.unwrap_err();
-    assert!(
-        matches!(error, GrpcError::Unreachable { .. }) && error.is_retryable(),
-        "{error}"
-    );
+    assert!(matches!(error, GrpcError::Unreachable { .. }), "{error}");
     runtime.start_again().await;
     cri.stop_container(MAIN, secs(5)).await.unwrap();
     assert_eq!(
@@ -84,7 +79,7 @@ async fn another_protocol_on_the_socket_is_detected() {
     runtime.speak_another_protocol().await;
     let error = cri.version().await.unwrap_err();
     assert!(matches!(error, GrpcError::Foreign { .. }), "{error}");
-    assert!(error.is_not_a_runtime() && !error.is_unreachable() && !error.is_retryable());
+    assert!(error.is_not_a_runtime() && !error.is_unreachable());
 
     runtime.start_again().await;
     runtime.fault(

@@ -1,13 +1,6 @@
 //! Aggregated APIs whose server is unreachable.
 
-use serde_json::json;
-use testbed::apiserver::faults::{Action, Fault};
-use tokio::time::sleep;
-
-use crate::{
-    things::Things,
-    world::{Cluster, ObjectSpec, map_path, owned, secs, to, until},
-};
+use crate::prelude::*;
 
 const API_SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
 
@@ -71,10 +64,7 @@ async fn an_aggregated_group_that_was_never_reached_delays_foreground_deletions_
     assert!(!cluster.exists("late").await);
     // This makes its kinds removed.
     cluster.delete(&service("dead.test"), "Foreground").await;
-    until("the service is gone", async || {
-        cluster.get(&service("dead.test")).await.is_none()
-    })
-    .await;
+    until!(cluster.get(&service("dead.test")).await.is_none());
     cluster.wait_for_deletion("orphaning").await;
     assert!(cluster.owners(&map_path("of-orphaning")).await.is_empty());
 }
@@ -88,7 +78,7 @@ async fn an_aggregated_group_that_fails_later_delays_foreground_deletions_for_te
     sleep(secs(1000)).await;
     create_dead_api_service(&cluster, "dead.test").await;
     cluster.inject(Fault::new(Action::CutWatch).resource("things"));
-    until("it is lost", async || cluster.unsynced().is_some()).await;
+    until!(cluster.unsynced().is_some());
     delete_owners(&cluster).await;
     expect_foreground_end_after_ten_minutes(&cluster).await;
 }

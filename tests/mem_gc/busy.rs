@@ -1,17 +1,9 @@
 //! Kinds with slow or refused writes, and objects that change all the time: they delay nothing else.
 
-use serde_json::{Value, json};
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    rest::Patch,
-    things::{DEFINITIONS, definition},
-};
-use tokio::time::{Duration, Instant, sleep};
+use testbed::things::{DEFINITIONS, definition};
+use tokio::time::Duration;
 
-use crate::{
-    things::Things,
-    world::{Cluster, ObjectSpec, TEST_FINALIZER, absent_owner, map_path, owned, secret_path, secs, to, until},
-};
+use crate::prelude::*;
 
 /// Creates this many things with an owner that never existed.
 async fn create_things_with_absent_owner(cluster: &Cluster, number: usize) {
@@ -63,7 +55,7 @@ async fn one_object_with_429_answers_delays_no_other_object_of_its_kind() {
     create_things_with_absent_owner(&cluster, 1000).await;
     cluster.inject(Fault::too_many(300).verb("delete").name("t-0"));
     cluster.start_synced().await;
-    until("all others are gone", async || things(&cluster) == 1).await;
+    until!(things(&cluster) == 1);
     cluster.api.faults().clear();
     sleep(secs(600)).await;
     assert_eq!(things(&cluster), 0);
@@ -78,10 +70,7 @@ async fn gets_of_a_kind_with_refused_deletions_are_sent() {
     cluster.start_synced().await;
     sleep(secs(5)).await;
     cluster.insert_secret("default", "child", &[absent_owner("a.test/v1", "Thing", 7)]);
-    until("the child is gone", async || {
-        cluster.get(&secret_path("child")).await.is_none()
-    })
-    .await;
+    until!(cluster.get(&secret_path("child")).await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -102,7 +91,7 @@ async fn an_object_with_a_very_long_name_is_collected() {
     let name = "n".repeat(2000);
     cluster.insert_secret("default", &name, &[absent_config_map()]);
     cluster.start_synced().await;
-    until("it is gone", async || cluster.get(&secret_path(&name)).await.is_none()).await;
+    until!(cluster.get(&secret_path(&name)).await.is_none());
 }
 
 /// Changes the object's annotations all the time until `is_done`, and returns how long that took.
@@ -242,10 +231,7 @@ async fn owners_with_unanswered_gets_delay_no_background_deletion() {
     sleep(secs(90)).await;
     cluster.delete(&secret_path("owner"), "Background").await;
     let started = Instant::now();
-    until("the children are gone", async || {
-        cluster.api.objects("v1", "Secret").len() <= 600
-    })
-    .await;
+    until!(cluster.api.objects("v1", "Secret").len() <= 600);
     assert!(started.elapsed() < secs(20), "{:?}", started.elapsed());
 }
 

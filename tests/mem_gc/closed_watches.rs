@@ -2,11 +2,7 @@
 
 use std::{
     convert::Infallible,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use bytes::Bytes;
@@ -21,14 +17,16 @@ use pod_teardown::{
 };
 use tokio::net::TcpListener;
 
+use crate::prelude::*;
+
 fn answer(request: &Request<Incoming>, watches: &AtomicUsize) -> &'static str {
     let query = request.uri().query().unwrap_or_default();
     match request.uri().path() {
-        "/api" => r#"{"versions":["v1"]}"#,
-        "/apis" => r#"{"groups":[]}"#,
-        "/api/v1" => {
-            r#"{"resources":[{"name":"configmaps","kind":"ConfigMap","namespaced":true,"verbs":["get","list","watch","delete"]}]}"#
+        "/api" => {
+            r#"{"items":[{"versions":[{"version":"v1","resources":[{"resource":"configmaps","scope":"Namespaced",
+            "responseKind":{"kind":"ConfigMap"},"verbs":["get","list","watch","delete"]}]}]}]}"#
         }
+        "/apis" => r#"{"items":[]}"#,
         "/api/v1/namespaces" => {
             r#"{"metadata":{"resourceVersion":"10"},"items":[{"metadata":{"name":"kube-system","uid":"u"}}]}"#
         }
@@ -51,7 +49,11 @@ async fn a_server_that_closes_each_watch_at_once_is_retried_with_a_pause() {
             let counted = Arc::clone(&counted);
             let service = service_fn(move |request| {
                 let body = answer(&request, &counted);
-                let response = Response::builder().header("content-type", "application/json");
+                let form = match request.uri().path() {
+                    "/api" | "/apis" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+                    _ => "application/json",
+                };
+                let response = Response::builder().header("content-type", form);
                 let response = response.body(Full::new(Bytes::from_static(body.as_bytes()))).unwrap();
                 async move { Ok::<_, Infallible>(response) }
             });

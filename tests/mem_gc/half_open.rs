@@ -1,9 +1,6 @@
 //! A load balancer that silently drops its connections.
 
-use testbed::balancer::Balancer;
-use tokio::time::{Instant, sleep};
-
-use crate::world::{Cluster, ObjectSpec, map_path, owned, secs, to};
+use crate::prelude::*;
 
 #[tokio::test(start_paused = true)]
 async fn dependents_are_deleted_within_a_minute_when_connections_are_half_open() {

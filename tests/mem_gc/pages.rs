@@ -2,11 +2,9 @@
 
 use http::{Method, header};
 use pod_teardown::collector::wire::PageReader;
-use serde_json::json;
-use testbed::{
-    apiserver::{Config, MemApiServer},
-    rest::Client,
-};
+use testbed::rest::Client;
+
+use crate::prelude::*;
 
 const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 
@@ -43,7 +41,7 @@ async fn all_pages_of_a_list_are_read() {
                 .unwrap();
         }
         let end = reader.finish(|_| ()).unwrap();
-        assert!(end.version.parse::<u64>().is_ok(), "{end:?}");
+        assert!(end.version > 0, "{end:?}");
         pages += 1;
         token = end.continue_token;
         if token.is_empty() {

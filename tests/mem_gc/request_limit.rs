@@ -1,10 +1,9 @@
 //! A start at a server that refuses requests beyond a limit: kubernetes/kubernetes#139436.
 
-use serde_json::json;
 use testbed::apiserver::requests::Request;
-use tokio::time::{Instant, sleep};
 
-use crate::world::{COLLECTOR, Cluster, owned, secs, to, until};
+use crate::cluster::COLLECTOR;
+use crate::prelude::*;
 
 /// Owners, each with [`DEPENDENTS`] dependents.
 const OWNERS: usize = 2_400;
@@ -48,7 +47,7 @@ async fn a_tenth_of_240000_owned_objects_is_ready_within_a_minute_at_a_tenth_of_
     cluster.api.limit_requests(COLLECTOR, 10);
     cluster.start().await;
     let started = Instant::now();
-    until("all kinds are seen", async || cluster.unsynced().is_none()).await;
+    until!(cluster.unsynced().is_none());
     assert!(started.elapsed() < secs(60), "{:?}", started.elapsed());
     let requests = cluster.requests();
     assert!(

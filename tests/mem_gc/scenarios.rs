@@ -1,14 +1,6 @@
 //! Kubernetes' own tests of its garbage collector, as far as `cascades`, `defects` and `safety` do not have them.
 
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use crate::{
-    things::Things,
-    world::{
-        Cluster, ObjectSpec, absent_owner, map_path, owned, owners_of, secret_path, secs, to, until, with_finalizer,
-    },
-};
+use crate::prelude::*;
 
 const CONTROLLERS: &str = "/api/v1/namespaces/default/replicationcontrollers";
 
@@ -49,10 +41,7 @@ async fn fifty_owners_deleted_in_five_ways_delete_or_orphan_their_dependents() {
         let deleted = cluster.admin.delete(&path, Some(options)).await;
         deleted.unwrap().ok().unwrap();
     }
-    until("all owners are gone", async || {
-        cluster.api.objects("v1", "ReplicationController").is_empty()
-    })
-    .await;
+    until!(cluster.api.objects("v1", "ReplicationController").is_empty());
     sleep(secs(60)).await;
     let left = cluster.api.objects("v1", "Secret");
     assert!(left.iter().all(|it| owners_of(it).is_empty()), "{left:?}");
@@ -80,7 +69,7 @@ async fn dependents_created_while_their_owner_is_deleted_are_collected() {
                 .secret(&format!("child-{number}"), owned([to(&owner, number % 2 == 0)]))
                 .await;
         }
-        until("all are gone", async || cluster.api.objects("v1", "Secret").is_empty()).await;
+        until!(cluster.api.objects("v1", "Secret").is_empty());
         cluster.wait_for_deletion("owner").await;
     }
 }
@@ -106,10 +95,7 @@ async fn the_policy_applies_three_levels_below_a_deployment() {
         insert("Pod", 3, Some(to(&set, true)));
         sleep(secs(1)).await;
         cluster.delete(&path("deployments", "web"), policy).await;
-        until("it is gone", async || {
-            cluster.get(&path("deployments", "web")).await.is_none()
-        })
-        .await;
+        until!(cluster.get(&path("deployments", "web")).await.is_none());
         sleep(secs(60)).await;
         let set = cluster.get(&path("replicasets", "web")).await;
         let pod = cluster.get("/api/v1/namespaces/default/pods/web").await;
@@ -119,47 +105,6 @@ async fn the_policy_applies_three_levels_below_a_deployment() {
             assert_eq!(owners_of(&pod.unwrap()), ["web"]);
         }
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_dependent_with_a_living_owner_does_not_block_the_other_owner() {
-    let mut cluster = Cluster::new().await;
-    let (waiting, solid) = (
-        cluster.map("waiting", ObjectSpec::default()).await,
-        cluster.map("solid", ObjectSpec::default()).await,
-    );
-    for number in 0..20 {
-        let mut owners = vec![to(&waiting, true)];
-        if number % 2 == 0 {
-            owners.push(to(&solid, true));
-        }
-        cluster.secret(&format!("child-{number}"), owned(owners)).await;
-    }
-    cluster.start_synced().await;
-    cluster.delete(&map_path("waiting"), "Foreground").await;
-    cluster.wait_for_deletion("waiting").await;
-    sleep(secs(60)).await;
-    let left = cluster.api.objects("v1", "Secret");
-    assert_eq!(left.len(), 10);
-    for child in left {
-        assert_eq!(owners_of(&child), ["solid"]);
-        assert!(child["metadata"]["deletionTimestamp"].is_null());
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_dependent_that_never_ends_does_not_block_without_block_owner_deletion() {
-    let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", ObjectSpec::default()).await;
-    let mut unset = to(&owner, false);
-    unset.as_object_mut().unwrap().remove("blockOwnerDeletion");
-    for (name, reference) in [("unset", unset), ("false", to(&owner, false))] {
-        cluster.map(name, with_finalizer([reference])).await;
-    }
-    cluster.start_synced().await;
-    cluster.delete(&map_path("owner"), "Foreground").await;
-    cluster.wait_for_deletion("owner").await;
-    assert!(cluster.exists("unset").await && cluster.exists("false").await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -271,10 +216,7 @@ async fn at_a_cold_start_invalid_references_do_not_affect_valid_ones() {
         cluster.insert_secret("default", &format!("good-{number}"), &good);
     }
     cluster.start_synced().await;
-    until("the single ones are gone", async || {
-        cluster.api.objects("v1", "Secret").len() == 310
-    })
-    .await;
+    until!(cluster.api.objects("v1", "Secret").len() == 310);
     cluster.insert_secret("other", "late", &good);
     sleep(secs(60)).await;
     assert_eq!(cluster.api.objects("v1", "Secret").len(), 310);

@@ -1,12 +1,8 @@
 //! A kind that is defined by a CustomResourceDefinition.
 
-use serde_json::{Value, json};
-use testbed::{
-    rest::Patch,
-    things::{DEFINITIONS, definition},
-};
+use testbed::things::{DEFINITIONS, definition};
 
-use crate::world::{Cluster, ObjectSpec, until};
+use crate::prelude::*;
 
 /// Things of one group, in the namespace `default` or cluster-scoped.
 #[derive(Clone)]
@@ -37,10 +33,7 @@ impl Things {
     /// Deletes the definition, and with it all things.
     pub async fn undefine(&self, cluster: &Cluster) {
         cluster.delete(&self.definition(), "Background").await;
-        until("nothing is defined", async || {
-            cluster.get(&self.definition()).await.is_none()
-        })
-        .await;
+        until!(cluster.get(&self.definition()).await.is_none());
     }
 
     /// Sets whether a version is served.
@@ -74,7 +67,7 @@ impl Things {
     }
 
     pub async fn wait_for_deletion(&self, cluster: &Cluster, name: &str) {
-        until(&format!("{name} is gone"), async || !self.exists(cluster, name).await).await;
+        until!(!self.exists(cluster, name).await);
     }
 
     /// Waits until the collector watches them.

@@ -1,12 +1,7 @@
 //! A kind with an object that the API server cannot read.
 
-use testbed::apiserver::faults::{Action, Fault};
-use tokio::time::sleep;
-
-use crate::{
-    aggregated::{create_owners, delete_owners, expect_foreground_end_after_ten_minutes},
-    world::{Cluster, map_path, secs, until},
-};
+use crate::aggregated::{create_owners, delete_owners, expect_foreground_end_after_ten_minutes};
+use crate::prelude::*;
 
 const KEY: &str = "/registry/secrets/default/lost";
 
@@ -47,7 +42,7 @@ async fn a_key_that_is_lost_under_a_running_watch_is_named_after_a_minute() {
         cluster.inject(Fault::new(Action::LoseKey).verb(verb).resource("secrets"));
     }
     cluster.inject(Fault::new(Action::CutWatch).resource("secrets").once());
-    until("the watch fails", async || cluster.unsynced().is_some()).await;
+    until!(cluster.unsynced().is_some());
     delete_owners(&cluster).await;
     sleep(secs(119)).await;
     let row = cluster

@@ -2,7 +2,6 @@
 
 use jiff::ToSpan as _;
 use pod_teardown::collector::{Mode, leader_election::CollectorRole};
-use serde_json::json;
 use testbed::apiserver::faults::{Action, Fault};
 use tokio::time::{Instant, sleep};
 
@@ -171,18 +170,6 @@ async fn an_agent_that_starts_after_a_deletion_leaves_the_lease_to_its_holder() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_agent_that_has_seen_the_lease_waits_for_its_duration_after_a_deletion() {
-    let cluster = Cluster::new().await;
-    cluster.renew("pod-teardown-gc", "other", jiff::Span::new()).await;
-    let one = cluster.agent("one", Mode::Always).await;
-    sleep(secs(7)).await;
-    let path = format!("{LEASES}/pod-teardown-gc");
-    cluster.admin.delete(&path, None).await.unwrap().ok().unwrap();
-    let took = wait_until(secs(15 + WAIT), || one.works()).await;
-    assert!(took >= secs(15), "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn of_agents_that_start_without_a_lease_one_creates_it() {
     let cluster = Cluster::new().await;
     let mut agents = Vec::new();
@@ -196,23 +183,6 @@ async fn of_agents_that_start_without_a_lease_one_creates_it() {
     expect_no_violation(&mut watcher);
     let lease = cluster.lease("pod-teardown-gc").await;
     assert_eq!(lease["spec"]["leaseTransitions"], 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn labels_and_annotations_of_others_stay_on_the_lease() {
-    let cluster = Cluster::new().await;
-    let one = cluster.working("one", Mode::Always, 20).await;
-    let path = format!("{LEASES}/pod-teardown-gc");
-    let label = json!({ "metadata": { "labels": { "team": "a" } } });
-    let patch = cluster.admin.patch(&path, testbed::rest::Patch::Merge, &label).await;
-    patch.unwrap().ok().unwrap();
-    let first = one.election.watch().borrow().clone();
-    sleep(secs(30)).await;
-    assert_eq!(
-        cluster.lease("pod-teardown-gc").await["metadata"]["labels"]["team"],
-        "a"
-    );
-    assert_eq!(*one.election.watch().borrow(), first);
 }
 
 #[tokio::test(start_paused = true)]

@@ -46,5 +46,5 @@ async fn an_aggregated_api_that_is_down_is_named() {
     cluster.api.set_unavailable("apps/v1", true);
     let rows = collector_rights(&client(&cluster).await).await;
     assert_eq!((rows.len(), rows[1].verdict), (2, Verdict::Warning), "{rows:?}");
-    assert!(rows[1].seen.contains("apps"), "{rows:?}");
+    assert!(rows[1].message.contains("apps"), "{rows:?}");
 }

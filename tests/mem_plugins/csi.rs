@@ -6,10 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use pod_teardown::node::effects::{Effects, EffectsBlocked};
 use pod_teardown::node::{grpc::GrpcError, plugins::Csi};
+use pod_teardown::{model::blocked::Blocked, node::effects::Effects};
 use testbed::drivers::{Behavior, CsiCall, CsiDriver};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep};
 use tonic::Code;
 
@@ -19,10 +18,11 @@ const DRIVER: &str = "disk.example.com";
 const VOLUME: &str = "vol/../0123";
 const TARGET: &str = "/no/such/pods/u1/volumes/kubernetes.io~csi/pv-1/mount";
 
-async fn start(root: &Root) -> (CsiDriver, Csi) {
+async fn start() -> (Root, CsiDriver, Csi) {
+    let root = Root::new();
     let driver = CsiDriver::start(&root.path(), DRIVER).unwrap();
     let csi = root.read().await.csi(DRIVER).await.unwrap();
-    (driver, csi)
+    (root, driver, csi)
 }
 
 async fn unpublish(csi: &Csi, effects: &Effects) -> Result<(), GrpcError> {
@@ -31,8 +31,7 @@ async fn unpublish(csi: &Csi, effects: &Effects) -> Result<(), GrpcError> {
 
 #[tokio::test(start_paused = true)]
 async fn calls_name_the_volume_and_its_path() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(()));
     assert_eq!(
         csi.unstage(VOLUME, Path::new(TARGET), &Effects::ungated()).await,
@@ -53,8 +52,7 @@ async fn calls_name_the_volume_and_its_path() {
 
 #[tokio::test(start_paused = true)]
 async fn staging_capability_is_read_each_time() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     for stages in [true, false, true] {
         driver.stages(stages);
         assert_eq!(csi.supports_staging().await, Ok(stages));
@@ -64,8 +62,7 @@ async fn staging_capability_is_read_each_time() {
 
 #[tokio::test(start_paused = true)]
 async fn every_error_code_is_a_failure_including_not_found() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     for code in (1..=16).map(Code::from_i32) {
         driver.behave_for(1, Behavior::Fails(code, "volume is\nunknown".to_owned()));
         let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
@@ -89,8 +86,7 @@ async fn every_error_code_is_a_failure_including_not_found() {
 
 #[tokio::test(start_paused = true)]
 async fn hanging_driver_times_out_at_its_deadline() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     driver.behave(Behavior::Hangs);
     let begun = Instant::now();
     let error = unpublish(&csi, &Effects::ungated()).await.unwrap_err();
@@ -99,14 +95,6 @@ async fn hanging_driver_times_out_at_its_deadline() {
         matches!(error, GrpcError::Timeout { after, .. } if after == secs(120)),
         "{error}"
     );
-    let impatient = csi.clone().with_deadline(secs(3));
-    let begun = Instant::now();
-    assert!(matches!(
-        impatient.supports_staging().await,
-        Err(GrpcError::Timeout { .. })
-    ));
-    assert_eq!(begun.elapsed(), secs(3));
-
     driver.behave(Behavior::Slow(secs(119)));
     assert_eq!(unpublish(&csi, &Effects::ungated()).await, Ok(()));
     driver.behave_if(|call| *call == CsiCall::Capabilities, Behavior::Hangs);
@@ -118,8 +106,7 @@ async fn hanging_driver_times_out_at_its_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn missing_or_crashing_driver_is_unreachable_at_once() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     driver.behave(Behavior::Hangs);
     let effects = Effects::ungated();
     let (cut, ()) = futures::join!(csi.unstage(VOLUME, Path::new(TARGET), &effects), async {
@@ -145,8 +132,7 @@ async fn missing_or_crashing_driver_is_unreachable_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn shut_gate_sends_nothing() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     let (effects, shut) = gated();
     shut.store(true, Ordering::Relaxed);
     let error = unpublish(&csi, &effects).await.unwrap_err();
@@ -161,8 +147,7 @@ async fn shut_gate_sends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn path_that_is_not_utf8_is_not_sent() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     let path = Path::new(OsStr::from_bytes(b"/pods/\xff"));
     let error = csi.unpublish(VOLUME, path, &Effects::ungated()).await.unwrap_err();
     assert!(matches!(error, GrpcError::PathNotUtf8 { .. }), "{error}");
@@ -171,14 +156,11 @@ async fn path_that_is_not_utf8_is_not_sent() {
 
 #[tokio::test(start_paused = true)]
 async fn gate_that_shuts_while_connecting_blocks_the_call() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     let asked = AtomicUsize::new(0);
     let gate = move || match asked.fetch_add(1, Ordering::Relaxed) {
         0 => Ok(()),
-        _ => Err(EffectsBlocked {
-            reason: "a kubelet is here".to_owned(),
-        }),
+        _ => Err(Blocked::Other("a kubelet is here".to_owned())),
     };
     let error = unpublish(&csi, &Effects::new(Arc::new(gate))).await.unwrap_err();
     assert!(error.is_blocked(), "{error}");
@@ -187,27 +169,26 @@ async fn gate_that_shuts_while_connecting_blocks_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn call_in_flight_is_canceled_when_the_gate_shuts() {
-    let root = Root::new();
-    let (driver, csi) = start(&root).await;
+    let (_root, driver, csi) = start().await;
     driver.behave(Behavior::Hangs);
-    let (is_shut, shuts) = (Arc::new(AtomicBool::new(false)), Arc::new(Notify::new()));
+    let is_shut = Arc::new(AtomicBool::new(false));
     let shut = Arc::clone(&is_shut);
     let gate = move || {
         let reason = "a kubelet is here".to_owned();
         if shut.load(Ordering::SeqCst) {
-            Err(EffectsBlocked { reason })
+            Err(Blocked::Other(reason))
         } else {
             Ok(())
         }
     };
-    let effects = Effects::new(Arc::new(gate)).with_block_signal(Arc::clone(&shuts));
+    let effects = Effects::new(Arc::new(gate));
     let begun = Instant::now();
     let appears = async {
         sleep(secs(7)).await;
         is_shut.store(true, Ordering::SeqCst);
-        shuts.notify_waiters();
     };
     let (answer, ()) = tokio::join!(unpublish(&csi, &effects), appears);
     assert!(matches!(answer, Err(GrpcError::Blocked { .. })), "{answer:?}");
-    assert_eq!((begun.elapsed(), driver.effects().len()), (secs(7), 1));
+    // Such a gate is checked every second.
+    assert!(begun.elapsed() <= secs(8) && driver.effects().len() == 1);
 }

@@ -19,10 +19,11 @@ use crate::{Root, gated, secs};
 
 const GPU: &str = "gpu.example.com";
 
-async fn start(root: &Root, services: &[DraService]) -> (DraDriver, Dra) {
+async fn start(services: &[DraService]) -> (Root, DraDriver, Dra) {
+    let root = Root::new();
     let driver = DraDriver::start(&root.path(), GPU, services).unwrap();
     let plugin = root.read().await.dra(GPU).await.unwrap();
-    (driver, plugin)
+    (root, driver, plugin)
 }
 
 fn claim(uid: &str) -> ClaimRef {
@@ -41,8 +42,7 @@ fn results<const N: usize>(results: [(&str, Result<(), &str>); N]) -> BTreeMap<S
 #[tokio::test(start_paused = true)]
 async fn all_claims_are_sent_in_one_call_to_the_registered_service() {
     for service in [DraService::V1, DraService::V1beta1] {
-        let root = Root::new();
-        let (driver, plugin) = start(&root, &[service]).await;
+        let (_root, driver, plugin) = start(&[service]).await;
         let answer = plugin.unprepare(&[claim("c1"), claim("c2")], &Effects::ungated()).await;
         let expected = Unprepared {
             claims: results([("c1", Ok(())), ("c2", Ok(()))]),
@@ -58,9 +58,8 @@ async fn all_claims_are_sent_in_one_call_to_the_registered_service() {
 
 #[tokio::test(start_paused = true)]
 async fn plugin_without_its_registered_service_is_reported_with_the_service() {
-    let root = Root::new();
-    let (_driver, plugin) = start(&root, &[DraService::V1beta1]).await;
-    let wrong = Dra::new(GPU, plugin.endpoint(), Service::V1);
+    let (_root, _driver, plugin) = start(&[DraService::V1beta1]).await;
+    let wrong = Dra::new(GPU, &plugin.endpoint, Service::V1);
     let error = wrong.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
     let text = error.to_string();
     assert!(
@@ -71,8 +70,7 @@ async fn plugin_without_its_registered_service_is_reported_with_the_service() {
 
 #[tokio::test(start_paused = true)]
 async fn only_claims_in_the_answer_without_error_are_unprepared() {
-    let root = Root::new();
-    let (driver, plugin) = start(&root, &[DraService::V1]).await;
+    let (_root, driver, plugin) = start(&[DraService::V1]).await;
     driver.fails_for("c1", "device is busy");
     driver.passes_over("c2");
     driver.answers_also_for("stranger");
@@ -95,8 +93,7 @@ async fn only_claims_in_the_answer_without_error_are_unprepared() {
 
 #[tokio::test(start_paused = true)]
 async fn errors_of_a_driver_name_the_claims() {
-    let root = Root::new();
-    let (driver, plugin) = start(&root, &[DraService::V1]).await;
+    let (_root, driver, plugin) = start(&[DraService::V1]).await;
     driver.behave_for(1, Behavior::Fails(Code::Internal, "no".to_owned()));
     let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
     let text = format!("NodeUnprepareResources of driver \"{GPU}\" for \"shop/claim-c1 (c1)\": Internal: no");
@@ -115,8 +112,7 @@ async fn errors_of_a_driver_name_the_claims() {
 
 #[tokio::test(start_paused = true)]
 async fn shut_gate_unprepares_nothing() {
-    let root = Root::new();
-    let (driver, plugin) = start(&root, &[DraService::V1]).await;
+    let (_root, driver, plugin) = start(&[DraService::V1]).await;
     let (effects, shut) = gated();
     shut.store(true, Ordering::Relaxed);
     assert!(
@@ -131,8 +127,7 @@ async fn shut_gate_unprepares_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn claims_in_a_checkpoint_lead_to_their_drivers() {
-    let root = Root::new();
-    let (driver, _) = start(&root, &[DraService::V1]).await;
+    let (root, driver, _) = start(&[DraService::V1]).await;
     let prepared = Prepared {
         uid: "c1",
         namespace: "shop",
@@ -147,14 +142,16 @@ async fn claims_in_a_checkpoint_lead_to_their_drivers() {
     };
     write_checkpoint(&root.path(), &[prepared, others]).unwrap();
     let dir = Dir::open(&root.path()).unwrap().unwrap();
-    let checkpoint = dra_checkpoint::read(&dir).unwrap().unwrap();
-    assert_eq!((checkpoint.problems.len(), checkpoint.claims.len()), (0, 2));
+    let claims = dra_checkpoint::read(&dir).unwrap().unwrap();
+    assert_eq!(claims.len(), 2);
 
     let unprepared = tokio::spawn(async move {
-        let held: Vec<_> = checkpoint.of_pod("u1").cloned().collect();
-        let name = held[0].drivers.first().unwrap();
+        let held = claims.iter().find(|claim| claim.pods.contains("u1")).unwrap();
+        let name = held.drivers.first().unwrap();
         let plugin = root.read().await.dra(name).await.unwrap();
-        plugin.unprepare(&[held[0].claim.clone()], &Effects::ungated()).await
+        plugin
+            .unprepare(std::slice::from_ref(&held.claim), &Effects::ungated())
+            .await
     });
     let answer = unprepared.await.unwrap().unwrap();
     assert_eq!(answer.claims, results([("c1", Ok(()))]));

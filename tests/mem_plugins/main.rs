@@ -12,8 +12,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use pod_teardown::node::effects::{Effects, EffectsBlocked};
 use pod_teardown::node::plugins::Registry;
+use pod_teardown::{model::blocked::Blocked, node::effects::Effects};
 use tempfile::TempDir;
 
 /// A private kubelet root directory.
@@ -29,9 +29,7 @@ fn gated() -> (Effects, Arc<AtomicBool>) {
     let seen = Arc::clone(&shut);
     let gate = move || match seen.load(Ordering::Relaxed) {
         false => Ok(()),
-        true => Err(EffectsBlocked {
-            reason: "a kubelet is here".to_owned(),
-        }),
+        true => Err(Blocked::Other("a kubelet is here".to_owned())),
     };
     (Effects::new(Arc::new(gate)), shut)
 }

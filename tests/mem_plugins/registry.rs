@@ -10,7 +10,7 @@ use pod_teardown::node::fault::Cause;
 use pod_teardown::node::plugins::dra::Service;
 use pod_teardown::node::{
     grpc::GrpcError,
-    plugins::{Csi, Kind, Registered, Registrars, Registry},
+    plugins::{Csi, Kind, Registered, Registry},
 };
 use testbed::drivers::{Behavior, CsiDriver, DraDriver, DraService};
 use tokio::time::Instant;
@@ -48,7 +48,7 @@ async fn drivers_are_found_with_their_registration() {
     assert_eq!((registry.unresponsive.len(), registry.faults.len()), (0, 0));
     assert_eq!(registry.csi(DRIVER).await, Ok(Csi::new(DRIVER, disk.endpoint())));
     let plugin = registry.dra(GPU).await.unwrap();
-    assert_eq!(plugin.service(), Service::V1beta1, "the first of the plugin's own list");
+    assert_eq!(plugin.service, Service::V1beta1, "the first of the plugin's own list");
     assert!(registry.csi(GPU).await.is_err() && registry.dra(DRIVER).await.is_err());
 }
 
@@ -80,8 +80,11 @@ async fn crashed_driver_is_unavailable_until_it_listens_again() {
     disk.crash().await;
     let registry = root.read().await;
     assert_eq!(registry.registered, []);
-    assert_eq!(registry.unresponsive[0].socket, disk.registration());
-    assert!(registry.unresponsive[0].error.is_unreachable());
+    let error = &registry.unresponsive[0];
+    assert!(
+        error.is_unreachable() && error.to_string().contains(disk.registration().to_str().unwrap()),
+        "{error}"
+    );
     let unavailable = registry.csi(DRIVER).await.unwrap_err();
     assert_eq!(
         (unavailable.kind, &*unavailable.driver, unavailable.registry_dir.clone()),
@@ -95,26 +98,6 @@ async fn crashed_driver_is_unavailable_until_it_listens_again() {
 
     disk.come_back().unwrap();
     assert!(root.read().await.csi(DRIVER).await.is_ok());
-}
-
-#[tokio::test(start_paused = true)]
-async fn registration_is_cached_while_its_socket_is_unchanged_and_listens() {
-    let root = Root::new();
-    let driver = CsiDriver::start(&root.path(), DRIVER).unwrap();
-    let registrars = Registrars::default();
-    let read = async || registrars.read(&root.registry(), &Effects::ungated()).await.unwrap();
-    let first = read().await;
-    assert_eq!(first.registered.len(), 1);
-    driver.introduces_itself(Behavior::Hangs);
-    assert_eq!(read().await, first, "it was not asked");
-    driver.crash().await;
-    let unavailable = read().await;
-    assert_eq!((unavailable.registered.len(), unavailable.unresponsive.len()), (0, 1));
-    assert!(unavailable.unresponsive[0].error.is_unreachable());
-    driver.come_back().unwrap();
-    assert_eq!(read().await.registered.len(), 0, "it is another socket, which is asked");
-    driver.introduces_itself(Behavior::Well);
-    assert_eq!(read().await.registered, first.registered);
 }
 
 #[tokio::test(start_paused = true)]
@@ -148,7 +131,7 @@ async fn hanging_registrars_take_two_seconds_in_total() {
     assert_eq!(registry.unresponsive.len(), hanging.len() + 1);
     for unresponsive in &registry.unresponsive {
         assert!(
-            matches!(unresponsive.error, GrpcError::Timeout { after, .. } if after == secs(2)),
+            matches!(unresponsive, GrpcError::Timeout { after, .. } if *after == secs(2)),
             "{unresponsive:?}"
         );
     }
@@ -166,18 +149,12 @@ async fn newest_plugin_that_accepts_connections_is_called() {
         plugin
     };
     let (old, new, older) = (start("u1", 20), start("u2", 30), start("u3", 10));
-    let called = async || {
-        root.read()
-            .await
-            .dra(GPU)
-            .await
-            .map(|plugin| plugin.endpoint().to_owned())
-    };
+    let called = async || root.read().await.dra(GPU).await.map(|plugin| plugin.endpoint);
     assert_eq!(called().await.unwrap(), new.endpoint());
     let registry = root.read().await;
     new.crash().await;
     let plugin = registry.dra(GPU).await.unwrap();
-    assert_eq!(plugin.endpoint(), old.endpoint(), "it crashed after it was asked");
+    assert_eq!(plugin.endpoint, old.endpoint(), "it crashed after it was asked");
     assert_eq!(called().await.unwrap(), old.endpoint());
     old.crash().await;
     assert_eq!(called().await.unwrap(), older.endpoint());
@@ -209,31 +186,19 @@ async fn driver_with_another_version_is_reported_and_not_called() {
         "{unavailable}"
     );
     registry.registered[0].versions.push("v1.DRAPlugin".to_owned());
-    assert_eq!(registry.dra(DRIVER).await.unwrap().endpoint(), disk.endpoint());
+    assert_eq!(registry.dra(DRIVER).await.unwrap().endpoint, disk.endpoint());
 }
 
 #[tokio::test(start_paused = true)]
-async fn registry_may_be_missing_and_many_files_are_limited() {
+async fn registry_may_be_missing_and_deep_directories_are_reported() {
     let root = Root::new();
     assert_eq!(
         (root.read().await.registered, root.read().await.faults),
         (vec![], vec![])
     );
     let disk = CsiDriver::start(&root.path(), DRIVER).unwrap();
-    for i in 0..1100 {
-        fs::write(root.registry().join(format!("{i}")), "").unwrap();
-    }
     let deep = root.registry().join("d/".repeat(30));
     fs::create_dir_all(deep).unwrap();
-    let faults = root.read().await.faults;
-    assert!(
-        faults.iter().any(|fault| matches!(fault.cause, Cause::More(_))),
-        "{faults:?}"
-    );
-
-    for i in 0..1100 {
-        fs::remove_file(root.registry().join(format!("{i}"))).unwrap();
-    }
     let registry = root.read().await;
     assert!(
         registry.faults.iter().any(|fault| fault.cause == Cause::TooDeep),

@@ -12,7 +12,6 @@ use tokio::process::{Child, Command};
 /// What starts a teardown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cause {
-    /// The object is deleted.
     Deleted,
     /// The agent evicts it. It is deleted once it has failed and nothing of it runs.
     Evicted,
@@ -26,8 +25,6 @@ pub struct Eviction {
     command: Child,
     said: PathBuf,
 }
-
-// === impl Eviction ===
 
 impl Eviction {
     /// Requests the eviction; `dir` is the agent's directory.
@@ -56,11 +53,11 @@ impl Eviction {
 
     /// Whether the agent has accepted it. From then on it must complete it, even after a crash.
     pub fn is_granted(&self) -> bool {
-        self.said().contains("is terminating, grace")
+        self.logged().contains("is terminating, grace")
     }
 
     /// Output of the command so far.
-    pub fn said(&self) -> String {
+    pub fn logged(&self) -> String {
         fs::read_to_string(&self.said).unwrap_or_default()
     }
 

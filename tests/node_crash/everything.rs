@@ -11,7 +11,6 @@ use super::{
     pods::{NOTING, container, exec, pod},
 };
 
-/// Its name.
 pub const POD: &str = "web";
 
 /// A pod with every kind of resource.

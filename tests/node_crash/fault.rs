@@ -34,8 +34,6 @@ pub struct Strike {
     pub moment: Duration,
 }
 
-// === impl Fault ===
-
 impl Fault {
     pub const ALL: [Self; 8] = [
         Self::KilledBefore,
@@ -68,8 +66,6 @@ impl fmt::Display for Fault {
         })
     }
 }
-
-// === impl Strike ===
 
 impl Strike {
     /// The point at which it happens.

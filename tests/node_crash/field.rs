@@ -132,8 +132,9 @@ async fn work(cause: Cause, number: usize, mut shared: Option<SharedStage>, queu
             let never_came = error.is::<PointNotReached>() || error.root_cause().is::<PointNotReached>();
             let is_late = error.root_cause().is::<TooLate>();
             was_late |= is_late;
-            // The number of attempts depends only on the timing of events.
-            let another = strike.step.is(JOURNAL, "begun") && strike.step.nth > 1;
+            // The number of attempts depends only on the timing of events. The pod's status is sent twice before it is complete.
+            let again = |verb, target, times| strike.step.is(verb, target) && strike.step.nth > times;
+            let another = again(JOURNAL, "begun", 1) || again("PATCH", "pods/web/status", 2);
             cell = if never_came && another {
                 Cell::Missed
             } else {

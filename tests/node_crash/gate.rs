@@ -29,8 +29,6 @@ pub struct Arrival {
     stream: UnixStream,
 }
 
-// === impl Gate ===
-
 impl Gate {
     pub fn open(path: &Path) -> Result<Self> {
         let listener = UnixListener::bind(path).with_context(|| format!("listen at {}", path.display()))?;
@@ -65,7 +63,6 @@ impl Gate {
         std::fs::remove_file(&self.path).ok();
     }
 
-    /// The next arrival.
     pub async fn next(&mut self) -> Option<Arrival> {
         self.arrivals.recv().await
     }
@@ -76,8 +73,6 @@ impl Drop for Gate {
         self.close();
     }
 }
-
-// === impl Arrival ===
 
 impl Arrival {
     /// `None` if the agent dies while it sends.

@@ -34,30 +34,23 @@ mod run;
 mod shared_stage;
 mod storage;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
-use libtest_mimic::{Arguments, Failed, Trial};
+use testbed::claims::{self, Claim, Limits};
 
 use ask::Cause;
 
 fn main() -> Result<ExitCode> {
-    let mut arguments = Arguments::from_args();
-    // Each of them already has many parallel runs.
-    arguments.test_threads = Some(1);
-    let claim = |name: &str, cause| {
-        Trial::test(name, move || {
-            let runtime = tokio::runtime::Runtime::new()?;
-            let survived = runtime.block_on(field::all_survive(cause));
-            survived.map_err(|error| Failed::from(format!("{error:#}")))
-        })
+    let limits = Limits {
+        // Each of them already has many parallel runs.
+        at_once: 1,
+        time: Duration::from_secs(7200),
     };
+    let claim = |name: &str, cause| Claim::new(name, move |_: &()| Box::pin(field::all_survive(cause)));
     let claims = vec![
-        claim("a_deletion_survives_whatever_happens_at_whichever_step", Cause::Deleted),
-        claim(
-            "an_eviction_survives_whatever_happens_at_whichever_step",
-            Cause::Evicted,
-        ),
+        claim("a_deletion_survives_every_fault_at_every_step", Cause::Deleted),
+        claim("an_eviction_survives_every_fault_at_every_step", Cause::Evicted),
     ];
-    Ok(libtest_mimic::run(&arguments, claims).exit_code())
+    claims::run(&limits, (), claims, async |()| Ok(()))
 }

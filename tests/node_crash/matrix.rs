@@ -24,8 +24,6 @@ pub enum Cell {
     Missed,
 }
 
-// === impl Matrix ===
-
 impl Matrix {
     /// An empty table with the steps of an undisturbed run.
     pub fn of(points: Vec<Point>) -> Self {

@@ -34,8 +34,6 @@ pub struct Names {
     counts: HashMap<(When, String, String), usize>,
 }
 
-// === impl Names ===
-
 impl Names {
     /// Names of a pod's resources, and of others.
     pub fn of(pod: &StartedPod, others: Vec<(String, &'static str)>) -> Self {
@@ -75,8 +73,6 @@ impl Names {
         Point { when, step }
     }
 }
-
-// === impl Step ===
 
 impl Step {
     pub fn is(&self, verb: &str, target: &str) -> bool {

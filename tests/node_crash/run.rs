@@ -106,8 +106,6 @@ fn grace(strike: Option<&Strike>) -> Duration {
     if dies_late { LATE_GRACE } else { Duration::from_secs(4) }
 }
 
-// === impl Run ===
-
 impl Run {
     async fn begin(
         scene: Scene,
@@ -189,9 +187,11 @@ impl Run {
     fn start_agent(&mut self) -> Result<()> {
         self.requests = self.api.requests().len();
         // Its patches of the Node's status are no steps of the teardown, and come whenever the runtime fails or returns.
-        let more = ["--shutdown-timeout", SHUTDOWN, "--node-condition=false"];
-        let agent = AgentProcess::spawn_checked(&self.scene.stage, Path::new(AGENT), &more, self.gate.path())?;
-        self.agent = Some(agent);
+        let agent = self.scene.stage.agent(Path::new(AGENT))?;
+        let agent = agent
+            .flag("--shutdown-timeout", SHUTDOWN)
+            .flag("--node-condition", "false");
+        self.agent = Some(agent.variable("POD_TEARDOWN_CHECKPOINTS", self.gate.path()).spawn()?);
         self.note("the agent starts");
         Ok(())
     }
@@ -277,7 +277,7 @@ impl Run {
     }
 
     async fn explain(&self) -> String {
-        let asked = self.eviction.as_ref().map(Eviction::said).unwrap_or_default();
+        let asked = self.eviction.as_ref().map(Eviction::logged).unwrap_or_default();
         let trace = self.trace.join("\n");
         format!(
             "{}\n--- evict said\n{asked}\n--- points\n{trace}",

@@ -36,8 +36,6 @@ struct OtherPod {
     path: String,
 }
 
-// === impl Place ===
-
 impl SharedStage {
     pub async fn set(name: &str) -> Result<Self> {
         let api = Arc::new(MemApiServer::start(Config::default()).await?);

@@ -25,8 +25,6 @@ pub fn is_step(step: &Step) -> bool {
     step.verb.starts_with("Node") || step.is("PATCH", NODE_STATUS)
 }
 
-// === impl Storage ===
-
 impl Storage {
     /// Step names of its resources.
     pub fn names(&self, node: &str) -> Vec<(String, &'static str)> {

@@ -1,24 +1,25 @@
 //! CSI volumes with several uses at once: they are unstaged only after the last use.
 
 use std::{
-    collections::BTreeSet,
     ffi::OsStr,
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::{Child, Command},
-    sync::Arc,
+    process::Command,
     time::Duration,
 };
 
 use nix::mount::umount;
 use pod_teardown::{
     node::{fault::Cause, pod_dir::PodDir},
-    teardown::volumes::{mapped_pods, tear_down_approved, tear_down_volumes},
+    teardown::volumes::{mapped_pods, tear_down_volumes},
 };
-use testbed::drivers::{
-    Behavior, CsiCall,
-    csi_volumes::{Pv, stage_and_publish, stage_and_publish_block},
+use testbed::{
+    command::Killed,
+    drivers::{
+        Behavior, CsiCall,
+        csi_volumes::{Pv, stage_and_publish, stage_and_publish_block},
+    },
 };
 
 use tonic::Code;
@@ -26,8 +27,9 @@ use tonic::Code;
 use crate::{
     crowd::no_forks,
     csi::{disk, nothing_of_the_device},
-    node::{IN_USE, Known, Node, PV, on_node},
-    space::{UID, bind, tmpfs, write},
+    images::run,
+    node::{IN_USE, Known, Node, PV, another_volume, on_node},
+    space::{UID, assert_precious, bind, tmpfs, write},
 };
 
 /// Another PersistentVolume with the same handle.
@@ -78,36 +80,6 @@ fn volume_used_as_file_system_and_block_device_is_unstaged_after_the_last_use() 
             node.assert_clean();
         });
     }
-}
-
-#[test]
-fn two_block_volumes_with_one_handle_are_unstaged_after_the_last_use() {
-    on_node(Known::with(&[IN_USE]), async |node| {
-        let (disk, other) = (disk(node.space), node.space.another_pod());
-        stage_and_publish_block(&node.space.root, UID, &PV, &disk, true).unwrap();
-        stage_and_publish_block(&node.space.root, other.uid(), &SAME_HANDLE, &disk, true).unwrap();
-        node.is_torn_down().await;
-        assert_eq!(node.calls(), ["unpublish"]);
-        assert_eq!(node.known.has_in_use(), [IN_USE]);
-        is_torn_down(node, &other).await;
-        assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage", "unstage"]);
-        nothing_is_mounted(node);
-        node.assert_clean();
-    });
-}
-
-#[test]
-fn simultaneous_teardown_of_file_system_and_block_device_leaves_nothing_staged() {
-    on_node(Known::with(&[IN_USE]), async |node| {
-        let other = node.space.another_pod();
-        stage_and_publish(&node.space.root, UID, &PV).unwrap();
-        stage_and_publish_block(&node.space.root, other.uid(), &SAME_HANDLE, &disk(node.space), false).unwrap();
-        node.driver.behave(Behavior::Slow(Duration::from_millis(50)));
-        tokio::join!(node.is_torn_down(), is_torn_down(node, &other));
-        assert_eq!(node.calls(), ["unpublish", "unpublish", "unstage", "unstage"]);
-        nothing_is_mounted(node);
-        node.assert_clean();
-    });
 }
 
 #[test]
@@ -242,23 +214,12 @@ fn manual_unmount_is_not_advised_for_a_volume_that_a_pod_may_use() {
 }
 
 #[test]
-fn manual_unmount_is_not_advised_for_a_device_of_a_pod() {
-    on_node(Known::default(), async |node| {
-        let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk(node.space), false).unwrap();
-        fs::write(block.data.join("vol_data.json"), "").unwrap();
-        let text = node.unused_fails().await;
-        assert!(!text.contains("by hand") && text.contains(UID), "{text}");
-    });
-}
-
-#[test]
 fn holder_of_a_volume_that_is_busy_for_its_driver_is_named() {
     let _crowd = no_forks();
     on_node(Known::with(&[IN_USE]), async |node| {
         let published = node.publish();
-        let sleep = |place: &Path| Command::new("sleep").arg("1000").current_dir(place).spawn().unwrap();
         for place in [published.target, published.staging.unwrap()] {
-            let mut holder = sleep(&place);
+            let holder = Killed::sleep_in(&place).unwrap();
             let mut why = node.fails().await;
             // An emulated machine may need several searches until one reads all processes in time.
             for _ in 0..20 {
@@ -267,9 +228,8 @@ fn holder_of_a_volume_that_is_busy_for_its_driver_is_named() {
                 }
                 why = node.fails().await;
             }
-            holder.kill().unwrap();
-            holder.wait().unwrap();
-            let named = format!("process {} \"sleep\"", holder.id());
+            let named = format!("process {} \"sleep\"", holder.pid());
+            drop(holder);
             assert!(why.contains("busy") && why.contains(&named), "{why}");
         }
         node.is_torn_down_soon().await;
@@ -300,7 +260,7 @@ fn volume_published_as_a_link_is_unpublished_without_following_it() {
             node.is_torn_down().await;
             assert_eq!(node.calls(), ["unpublish", "unstage"]);
             assert!(!published.target.is_symlink());
-            assert_eq!(fs::read_to_string(volume.join("file")).unwrap(), "precious");
+            assert_precious(volume.join("file"));
             node.assert_clean();
         });
     }
@@ -321,82 +281,6 @@ fn volume_unknown_to_its_driver_counts_as_removed_once_unmounted() {
         node.is_torn_down().await;
         node.assert_clean();
     });
-}
-
-#[test]
-fn approved_volume_is_torn_down_without_its_driver_once_unmounted() {
-    on_node(Known::with(&[IN_USE]), async |node| {
-        let published = node.publish();
-        node.driver.behave(Behavior::Fails(Code::Internal, "no".to_owned()));
-        let mut approved = BTreeSet::new();
-        let tear_down = async |approved: &BTreeSet<String>| {
-            tear_down_approved(&node.space.pod, &node.storage, Arc::new(approved.clone())).await
-        };
-        for place in [&published.target, published.staging.as_ref().unwrap()] {
-            let faults = tear_down(&approved).await.unwrap_err();
-            assert!(
-                matches!(&faults[0].cause, Cause::Message(why) if why.contains("Internal")),
-                "{faults:?}"
-            );
-            umount(place).unwrap();
-            if approved.is_empty() {
-                let faults = tear_down(&approved).await.unwrap_err();
-                let Cause::DriverFailed { volume, mounted, .. } = &faults[0].cause else {
-                    panic!("{faults:?}");
-                };
-                assert_eq!(*mounted, Vec::<PathBuf>::new());
-                approved.insert(volume.clone());
-                assert_eq!(node.known.has_in_use(), [IN_USE]);
-            }
-        }
-        tear_down(&approved).await.unwrap();
-        node.assert_clean();
-    });
-}
-
-#[test]
-fn uninstalled_driver_leaves_commands_in_their_order_and_an_approval_that_covers_no_mount() {
-    for is_shared in [false, true] {
-        on_node(Known::with(&[IN_USE]), async move |node| {
-            let published = node.publish();
-            let (target, staging) = (published.target, published.staging.unwrap());
-            if is_shared {
-                stage_and_publish(&node.space.root, node.space.another_pod().uid(), &PV).unwrap();
-            }
-            node.driver.crash().await;
-            fs::remove_file(node.driver.registration()).unwrap();
-            let tear_down = async |approved: &BTreeSet<String>| {
-                tear_down_approved(&node.space.pod, &node.storage, Arc::new(approved.clone())).await
-            };
-            let mut approved = BTreeSet::new();
-            let left = async |approved: &BTreeSet<String>| {
-                let faults = tear_down(approved).await.unwrap_err();
-                let Cause::DriverFailed { volume, mounted, .. } = &faults[0].cause else {
-                    panic!("{faults:?}");
-                };
-                (volume.clone(), mounted.clone(), faults[0].to_string())
-            };
-            let (volume, mounted, text) = left(&approved).await;
-            if is_shared {
-                assert_eq!(mounted, [target], "another pod uses the staged volume: {text}");
-                return;
-            }
-            assert!(
-                text.contains(&format!("umount {} && umount {}", target.display(), staging.display())),
-                "{text}"
-            );
-            // At once, and it stays valid.
-            approved.insert(volume);
-            assert_eq!(left(&approved).await.1, [target.clone(), staging.clone()]);
-            umount(&target).unwrap();
-            assert_eq!(left(&approved).await.1, std::slice::from_ref(&staging));
-            assert_eq!(node.known.has_in_use(), [IN_USE]);
-            umount(&staging).unwrap();
-            tear_down(&approved).await.unwrap();
-            assert_eq!(node.calls(), [""; 0]);
-            node.assert_clean();
-        });
-    }
 }
 
 #[test]
@@ -422,7 +306,7 @@ fn files_below_a_target_whose_mount_vanished_are_named_with_a_command() {
             let kept = node.space.outside.join("kept");
             fs::rename(&published.target, &kept).unwrap();
             node.is_torn_down().await;
-            assert_eq!(fs::read_to_string(kept.join("orders.db")).unwrap(), "precious");
+            assert_precious(kept.join("orders.db"));
             node.assert_clean();
         });
     }
@@ -468,66 +352,40 @@ pub fn mounted_on(node: &Node<'_>, pv: &Pv<'_>, mount: &[&OsStr]) -> PathBuf {
     staging
 }
 
-fn run(program: &str, arguments: &[&OsStr]) {
-    assert!(
-        Command::new(program).args(arguments).status().unwrap().success(),
-        "{program}"
-    );
-}
-
 /// A process in its own mount namespace, with or without propagation from ours.
-pub async fn unshared(propagation: &str) -> Child {
-    let holder_process = Command::new("unshare")
-        .args(["--mount", "--propagation", propagation, "sleep", "1000"])
-        .spawn()
-        .unwrap();
-    let comm = format!("/proc/{}/comm", holder_process.id());
-    while fs::read_to_string(&comm).unwrap().trim() != "sleep" {
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    holder_process
-}
-
-fn end(mut holder_process: Child) {
-    holder_process.kill().unwrap();
-    holder_process.wait().unwrap();
+pub fn unshared(propagation: &str) -> Killed {
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", propagation, "sleep", "1000"]);
+    Killed::start(&mut command).and_then(|it| it.running("sleep")).unwrap()
 }
 
 #[test]
 fn volume_mounted_in_another_namespace_is_unstaged_only_if_unmounts_propagate() {
     let _crowd = no_forks();
-    // A separate handle: other tests see that namespace, too.
-    const VOLUME: Pv<'_> = Pv {
-        name: "pv-followed",
-        handle: "vol/followed",
-        ..PV
-    };
+    let (volume, in_use) = another_volume("followed");
     for (propagation, is_kept) in [("private", true), ("slave", false), ("shared", false)] {
-        on_node(
-            Known::with(&["kubernetes.io/csi/csi.example.com^vol/followed"]),
-            async move |node| {
-                on_device(node, &VOLUME);
-                let holder_process = unshared(propagation).await;
-                if is_kept {
-                    let text = node.fails().await;
-                    let asked = node.calls().contains(&"unstage");
-                    let kept = format!(
-                        "would stay mounted in the mount namespace of process {}",
-                        holder_process.id()
-                    );
-                    end(holder_process);
-                    assert!(text.contains(&kept) && !asked, "{text}");
-                    while node.tear_down().await.is_err() {
-                        tokio::time::sleep(Duration::from_millis(5)).await;
-                    }
-                } else {
-                    let done = node.tear_down().await;
-                    end(holder_process);
-                    done.unwrap();
+        on_node(Known::with(&[&in_use]), async move |node| {
+            on_device(node, &volume);
+            let holder_process = unshared(propagation);
+            if is_kept {
+                let text = node.fails().await;
+                let asked = node.calls().contains(&"unstage");
+                let kept = format!(
+                    "would stay mounted in the mount namespace of process {}",
+                    holder_process.pid()
+                );
+                drop(holder_process);
+                assert!(text.contains(&kept) && !asked, "{text}");
+                while node.tear_down().await.is_err() {
+                    tokio::time::sleep(Duration::from_millis(5)).await;
                 }
-                node.assert_clean();
-                nothing_is_mounted(node);
-            },
-        );
+            } else {
+                let done = node.tear_down().await;
+                drop(holder_process);
+                done.unwrap();
+            }
+            node.assert_clean();
+            nothing_is_mounted(node);
+        });
     }
 }

@@ -4,7 +4,6 @@ use std::{
     fs,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
-    process::Command,
 };
 
 use pod_teardown::{
@@ -12,41 +11,13 @@ use pod_teardown::{
     teardown::volumes::tear_down_volumes,
 };
 
+use testbed::drivers::csi_volumes::LoopDevice;
+
 use crate::{
     images::run,
-    space::{Space, UID, bind, block_on, in_own_namespace, tmpfs, write},
-    volumes::{assert_precious, assert_removed, tear_down, tear_down_cleanly, tear_down_cleanly_soon},
+    space::{Space, UID, assert_precious, bind, block_on, in_own_namespace, tmpfs, write},
+    volumes::{assert_removed, tear_down, tear_down_cleanly},
 };
-
-/// A private loop device.
-pub struct Loop(pub PathBuf, PathBuf);
-
-impl Loop {
-    pub fn on(file: &Path) -> Self {
-        let made = Command::new("losetup")
-            .args(["--find", "--show"])
-            .arg(file)
-            .output()
-            .unwrap();
-        assert!(made.status.success(), "{made:?}");
-        Self(String::from_utf8(made.stdout).unwrap().trim().into(), file.to_owned())
-    }
-
-    /// Whether it is still attached to its file: another test may have got its name.
-    pub fn is_attached(&self) -> bool {
-        let device = self.0.file_name().unwrap();
-        let file = Path::new("/sys/block").join(device).join("loop/backing_file");
-        fs::read_to_string(file).is_ok_and(|file| file.trim_end() == self.1.to_str().unwrap())
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        if self.is_attached() {
-            Command::new("losetup").arg("-d").arg(&self.0).status().ok();
-        }
-    }
-}
 
 pub fn image(space: &Space, name: &str) -> PathBuf {
     let path = space.outside.join(name);
@@ -95,19 +66,6 @@ fn files_under_a_network_mount_point_are_kept_and_keep_the_pod() {
 }
 
 #[test]
-fn local_directory_is_unmounted_and_its_files_kept() {
-    in_own_namespace(|space| {
-        write(&space.outside.join("disk/file"), "precious");
-        let dir = space.volume("local-volume", "pv-1");
-        bind(&space.outside.join("disk"), &dir);
-        bind(&space.outside.join("disk"), &dir);
-        tear_down_cleanly(space);
-        assert_precious(space.outside.join("disk/file"));
-        assert_removed(space);
-    });
-}
-
-#[test]
 fn local_device_is_unmounted_with_its_last_pod() {
     in_own_namespace(|space| {
         let device = space.root.join("plugins/kubernetes.io/local-volume/mounts/pv-1");
@@ -124,8 +82,8 @@ fn local_device_is_unmounted_with_its_last_pod() {
         assert_precious(of_other.join("file"));
         assert_precious(device.join("file"));
 
-        let done = block_on(tear_down_volumes(&other, &space.storage(&Effects::ungated()))).unwrap();
-        assert_eq!(done.unmounted, 2, "the pod's mount and the device's");
+        block_on(tear_down_volumes(&other, &space.storage(&Effects::ungated()))).unwrap();
+        assert!(!of_other.exists());
         assert!(!device.exists() && device.parent().unwrap().exists());
     });
 }
@@ -140,24 +98,6 @@ fn local_device_is_unmounted_beside_a_volume_of_that_name_elsewhere() {
         tmpfs(&space.outside.join("pods/x/volumes/kubernetes.io~local-volume/pv-1"));
         tear_down_cleanly(space);
         assert!(!device.exists());
-    });
-}
-
-#[test]
-fn busy_local_device_keeps_the_last_pod() {
-    in_own_namespace(|space| {
-        let device = space.root.join("plugins/kubernetes.io/local-volume/mounts/pv-1");
-        tmpfs(&device);
-        bind(&device, &space.volume("local-volume", "pv-1"));
-        let open = fs::File::create(device.join("file")).unwrap();
-        for _ in 0..2 {
-            let errors = tear_down(space).unwrap_err();
-            assert_eq!(errors[0].path, device, "{errors:?}");
-        }
-        drop(open);
-        tear_down_cleanly_soon(space);
-        assert!(!device.exists());
-        assert_removed(space);
     });
 }
 
@@ -180,9 +120,9 @@ fn block_device_is_unmapped_and_its_data_kept() {
     in_own_namespace(|space| {
         let file = image(space, "disk.img");
         fs::write(&file, vec![7; 1 << 20]).unwrap();
-        let device = Loop::on(&file);
-        let (map, link) = map_block(space, &device.0);
-        let lock = Loop::on(&map);
+        let device = LoopDevice::attach(&file).unwrap();
+        let (map, link) = map_block(space, &device.path);
+        let lock = LoopDevice::attach(&map).unwrap();
         assert!(lock.is_attached());
         tear_down_cleanly(space);
         assert!(!lock.is_attached() && !map.exists() && !link.is_symlink());
@@ -195,14 +135,14 @@ fn block_device_is_unmapped_and_its_data_kept() {
 #[test]
 fn block_device_without_link_after_a_crash_is_found() {
     in_own_namespace(|space| {
-        let device = Loop::on(&image(space, "disk.img"));
-        let (map, link) = map_block(space, &device.0);
-        let lock = Loop::on(&map);
+        let device = LoopDevice::attach(&image(space, "disk.img")).unwrap();
+        let (map, link) = map_block(space, &device.path);
+        let lock = LoopDevice::attach(&map).unwrap();
         fs::remove_file(link).unwrap();
         tear_down_cleanly(space);
         assert!(!lock.is_attached() && !map.exists());
 
-        map_block(space, &device.0);
+        map_block(space, &device.path);
         fs::remove_dir_all(space.pod.path()).unwrap();
         tear_down_cleanly(space);
         assert!(!map.exists(), "also when the pod's directory is gone");
@@ -212,12 +152,12 @@ fn block_device_without_link_after_a_crash_is_found() {
 #[test]
 fn device_mapped_by_another_pod_is_kept() {
     in_own_namespace(|space| {
-        let device = Loop::on(&image(space, "disk.img"));
-        let (map, _) = map_block(space, &device.0);
+        let device = LoopDevice::attach(&image(space, "disk.img")).unwrap();
+        let (map, _) = map_block(space, &device.path);
         let of_other = map.with_file_name(UID.replace("01", "02"));
         write(&of_other, "");
-        bind(&device.0, &of_other);
-        let lock = Loop::on(&of_other);
+        bind(&device.path, &of_other);
+        let lock = LoopDevice::attach(&of_other).unwrap();
         tear_down_cleanly(space);
         assert!(!map.exists() && lock.is_attached() && of_other.exists());
     });

@@ -3,7 +3,7 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::Command,
     time::Duration,
 };
 
@@ -11,15 +11,13 @@ use nix::mount::{MsFlags, mount, umount};
 use pod_teardown::node::{
     effects::Effects,
     fault::Cause,
-    frozen::{self, Frozen},
-    mounts::{Mounts, hanging, unmount},
-    process_state::ProcessState,
-    unmounts::CallsInFlight,
+    mounts::{hanging, unmount},
+    unmounts::Unmounting,
 };
 
 use crate::{
     images::{run, with_pods_on},
-    space::{MOUNTINFO, wait_until},
+    space::{assert_precious, wait_until},
 };
 
 /// Thaws the file system on drop: nothing else would, and no write to it could be killed.
@@ -39,11 +37,6 @@ impl Drop for Freeze {
     }
 }
 
-fn state(child: &Child) -> ProcessState {
-    let pid = i32::try_from(child.id()).unwrap();
-    ProcessState::read(Path::new("/proc"), pid).unwrap().unwrap()
-}
-
 /// The path is resolved before the kernel waits. So a kubelet that has returned may mount there.
 #[test]
 fn hung_unmount_ends_without_a_later_mount_of_that_path() {
@@ -55,7 +48,10 @@ fn hung_unmount_ends_without_a_later_mount_of_that_path() {
         run("mount", &arguments);
         fs::write(volume.join("data"), vec![1; 1 << 20]).unwrap();
         let freeze = Freeze::of(&space.root.join("pods"));
-        let effects = Effects::ungated().with_call_timeout(Duration::from_secs(2));
+        let effects = Effects::ungated().with_unmounting(Unmounting {
+            call_timeout: Duration::from_secs(2),
+            ..Unmounting::default()
+        });
         let fault = unmount(&volume, &effects).unwrap_err();
         assert!(matches!(fault.cause, Cause::Hangs(_)), "{fault}");
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
@@ -65,47 +61,7 @@ fn hung_unmount_ends_without_a_later_mount_of_that_path() {
         drop(freeze);
         wait_until("the unmount ends", || hanging(&effects, |_| true).is_empty());
         assert_eq!(space.mounted(), std::slice::from_ref(&volume));
-        assert_eq!(fs::read_to_string(volume.join("data")).unwrap(), "precious");
+        assert_precious(volume.join("data"));
         umount(&volume).unwrap();
-    });
-}
-
-#[test]
-fn frozen_file_system_is_found_and_the_named_command_ends_the_wait() {
-    with_pods_on(&["mkfs.ext4", "-q"], "loop", |space| {
-        let pods = space.root.join("pods");
-        let in_flight = std::sync::Arc::new(CallsInFlight::default());
-        let find = || {
-            let table = Mounts::new(MOUNTINFO, "/").read().unwrap();
-            frozen::find(&table.mounts_at_or_below(&[&space.root]), &in_flight)
-        };
-        assert_eq!(find(), []);
-        let _freeze = Freeze::of(&pods);
-        let mut writer = Command::new("sh")
-            .args(["-c", "echo data > \"$0\"/file"])
-            .arg(space.pod.path())
-            .spawn()
-            .unwrap();
-        wait_until("the write waits in the kernel", || {
-            state(&writer).uninterruptible_in.as_deref() == Some(frozen::WAITS_IN)
-        });
-        let mut found = Vec::new();
-        // A busy machine may not run the probe in time.
-        for _ in 0..100 {
-            found = find();
-            if !found.is_empty() {
-                break;
-            }
-        }
-        let [Frozen { path, device }] = &found[..] else {
-            panic!("{found:?}")
-        };
-        assert_eq!(path, &pods);
-        assert!(device.starts_with("/dev/loop"), "{device}");
-        assert_eq!(find(), found, "with the same thread");
-        run("sh", &["-c".as_ref(), found[0].command().as_ref()]);
-        assert!(writer.wait().unwrap().success());
-        assert!(space.pod.path().join("file").exists());
-        wait_until("the probe ends", || find().is_empty());
     });
 }

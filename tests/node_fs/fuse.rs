@@ -37,10 +37,7 @@ pub struct Daemon {
     serving: Option<JoinHandle<()>>,
 }
 
-// === impl Daemon ===
-
 impl Daemon {
-    /// Mounts it on `path`.
     pub fn mounted_on(path: &Path) -> Self {
         let device = mounted(path);
         let (silent, stop) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));

@@ -12,13 +12,12 @@ use pod_teardown::{
         kubelet_root::KubeletRoot,
         lock::DirLock,
         mounts::Mounts,
-        plugins::Registrars,
     },
     teardown::{
-        pod_dir::remove_pod_dir,
+        on_disk::remove_pod_dir,
         volumes::{
             may_hold_attached,
-            storage::{NoCluster, Storage, Unpublished, VolumeLocks},
+            storage::{NoCluster, Storage, VolumeLocks},
             tear_down_volumes,
         },
     },
@@ -29,7 +28,7 @@ use crate::{
     csi::disk,
     images::run,
     node::{IN_USE, Known, PV, on_node},
-    space::{MOUNTINFO, Space, UID, bind, block_on, in_own_namespace, tmpfs, write},
+    space::{MOUNTINFO, Space, UID, assert_precious, bind, block_on, in_own_namespace, tmpfs, write},
 };
 
 /// A volume in memory with data.
@@ -42,7 +41,7 @@ fn in_memory(space: &Space) -> PathBuf {
 
 /// With a table that was not read before: the kernel does not report a renamed directory.
 fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
-    let mounts = Arc::new(Mounts::new(MOUNTINFO, root.pods()).read_by_id());
+    let mounts = Arc::new(Mounts::new(MOUNTINFO, root.pods()));
     let storage = Storage {
         root: root.clone(),
         all_mounts: Arc::new(Mounts::new(MOUNTINFO, "/")),
@@ -52,11 +51,9 @@ fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
         proc: "/proc".into(),
         cluster: Arc::new(NoCluster),
         locks: VolumeLocks::default(),
-        unpublished: Unpublished::default(),
-        registrars: Registrars::default(),
-        journal: Arc::new(Journal::in_memory()),
+        journal: Journal::in_memory(),
     };
-    block_on(tear_down_volumes(&space.pod, &Arc::new(storage))).map(drop)
+    block_on(tear_down_volumes(&space.pod, &Arc::new(storage)))
 }
 
 fn causes(result: Result<(), Vec<Fault>>) -> Vec<(PathBuf, Cause)> {
@@ -68,7 +65,7 @@ fn causes(result: Result<(), Vec<Fault>>) -> Vec<(PathBuf, Cause)> {
 fn covered_mount_keeps_the_pod() {
     in_own_namespace(|space| {
         let (volume, root) = (in_memory(space), KubeletRoot::resolve(&space.root).unwrap());
-        let pods = space.root.join("pods");
+        let (pods, storage) = (space.root.join("pods"), space.storage(&Effects::ungated()));
         for cover in [&pods, &space.root] {
             tmpfs(cover);
             assert!(!space.pod.path().exists());
@@ -78,11 +75,11 @@ fn covered_mount_keeps_the_pod() {
             };
             assert_eq!((path, &named.path, named.mounts), (&volume, cover, 0));
             assert!(may_hold_attached(&space.pod, &space.mounts));
-            let removed = block_on(remove_pod_dir(&space.pod, &space.mounts, &Effects::ungated()));
+            let removed = block_on(remove_pod_dir(&space.pod, &storage));
             assert_eq!(removed.unwrap_err()[0].path, volume);
             umount(cover).unwrap();
         }
-        assert_eq!(fs::read_to_string(volume.join("data")).unwrap(), "precious");
+        assert_precious(volume.join("data"));
         assert_eq!(tear_down(space, &root), Ok(()));
         assert!(!volume.exists());
     });
@@ -105,7 +102,7 @@ fn second_mount_of_the_kubelets_directory_is_removed_by_the_named_command_beside
         umount(&space.root).unwrap();
         bind(&space.root, &space.root);
         run("sh", &["-c".as_ref(), cover.command().as_ref()]);
-        assert_eq!(fs::read_to_string(volume.join("data")).unwrap(), "precious");
+        assert_precious(volume.join("data"));
         assert_eq!(tear_down(space, &root), Ok(()));
     });
 }
@@ -163,7 +160,7 @@ fn volume_mounted_for_a_hidden_pod_is_not_unstaged() {
             (vec![], vec![IN_USE.to_owned()])
         );
         umount(&pods).unwrap();
-        assert_eq!(fs::read_to_string(published.target.join("data")).unwrap(), "precious");
+        assert_precious(published.target.join("data"));
         node.is_torn_down().await;
         node.assert_clean();
     });

@@ -1,13 +1,6 @@
 //! Holders of a mount.
 
-use std::{
-    fs,
-    path::Path,
-    process::{Child, Command, Stdio},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{fs, path::Path, process::Command, sync::Arc, thread, time::Duration};
 
 use nix::{
     fcntl::{OFlag, open},
@@ -15,12 +8,11 @@ use nix::{
 };
 use pod_teardown::node::{
     effects::Effects,
-    fault::Cause,
+    fault::{Cause, Fault},
     holders::{Holders, MountHolder, Namespace, Usage, holders},
-    mounts::StillMounted,
     unmounts::Call,
 };
-use testbed::command::copy_program;
+use testbed::command::{Killed, copy_program};
 
 use crate::{
     crowd::{no_forks, search_until},
@@ -28,34 +20,8 @@ use crate::{
     space::{Space, block_on, in_own_namespace, soon, tmpfs, write},
 };
 
-/// A process that is killed on drop.
-struct Process(Child);
-
-// === impl Process ===
-
-impl Process {
-    fn of(command: &mut Command) -> Self {
-        Self(command.stdin(Stdio::null()).spawn().unwrap())
-    }
-
-    fn pid(&self) -> i32 {
-        i32::try_from(self.0.id()).unwrap()
-    }
-
-    /// Waits until it executes the program.
-    fn running(self, program: &str) -> Self {
-        let comm = format!("/proc/{}/comm", self.pid());
-        while fs::read_to_string(&comm).unwrap().trim() != program {
-            thread::sleep(Duration::from_millis(5));
-        }
-        self
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.0.kill().and_then(|()| self.0.wait()).unwrap();
-    }
+fn started(command: &mut Command, program: &str) -> Killed {
+    Killed::start(command).and_then(|it| it.running(program)).unwrap()
 }
 
 /// The holders by a search that has read all processes.
@@ -72,11 +38,11 @@ fn complete_holders(space: &Space, path: &Path) -> Holders {
 }
 
 /// Unmounts until the search for holders has read all processes.
-fn still_mounted(space: &Space) -> StillMounted {
+fn still_mounted(space: &Space) -> Vec<Fault> {
     let unmount = || space.mounts.unmount_all_below(space.pod.path(), &Effects::ungated());
     search_until(
         || unmount().unwrap_err(),
-        |still| matches!(&still.faults[0].cause, Cause::Busy(it) if !it.is_incomplete),
+        |still| matches!(&still[0].cause, Cause::Busy(it) if !it.is_incomplete),
     )
 }
 
@@ -104,15 +70,11 @@ fn busy_mount_is_reported_with_its_holders() {
             .find_map(|line| line.split_whitespace().nth(5).filter(|it| it.contains("libgcc_s")));
         fs::copy(library.unwrap(), dir.join("library.so")).unwrap();
         let processes = [
-            Process::of(Command::new("sleep").arg("1000").current_dir(&dir)).running("sleep"),
-            Process::of(Command::new(dir.join("slumber")).arg("1000")).running("slumber"),
-            Process::of(
-                Command::new("sleep")
-                    .arg("1000")
-                    .env("LD_PRELOAD", dir.join("library.so")),
-            )
-            .running("sleep"),
-        ];
+            (Command::new("sleep").current_dir(&dir), "sleep"),
+            (&mut Command::new(dir.join("slumber")), "slumber"),
+            (Command::new("sleep").env("LD_PRELOAD", dir.join("library.so")), "sleep"),
+        ]
+        .map(|(command, name)| started(command.arg("1000"), name));
         let open = fs::File::create(dir.join("file")).unwrap();
         let maps = format!("/proc/{}/maps", processes[2].pid());
         while !fs::read_to_string(&maps).unwrap().contains("library.so") {
@@ -131,13 +93,13 @@ fn busy_mount_is_reported_with_its_holders() {
         let still = block_on(soon(async || {
             let still = still_mounted(space);
             let is_expected = |cause: &Cause| matches!(cause, Cause::Busy(holders) if found(holders) == expected);
-            if still.faults.len() == 1 && is_expected(&still.faults[0].cause) {
+            if still.len() == 1 && is_expected(&still[0].cause) {
                 Ok(still)
             } else {
                 Err(format!("{still:?} instead of {expected:?}"))
             }
         }));
-        let line = still.faults[0].to_string();
+        let line = still[0].to_string();
         let named = format!("process {} \"slumber\" (mapped file)", processes[1].pid());
         assert!(line.contains(&named) && !line.contains('\n'), "{line}");
         drop((processes, open));
@@ -155,7 +117,7 @@ fn holders_in_other_namespaces_are_named() {
             let script = format!("{inside} exec sleep 1000");
             let mut command = Command::new("unshare");
             let command = command.args(["--mount", "--propagation", propagation, "sh", "-c", &script]);
-            Process::of(command.env("DIR", &dir)).running("sleep")
+            started(command.env("DIR", &dir), "sleep")
         };
         let _idle = unshared("private", "");
         assert_eq!(
@@ -166,7 +128,7 @@ fn holders_in_other_namespaces_are_named() {
         // Slaves keep the master's mount, private copies do not.
         let user = unshared("slave", "cd \"$DIR\";");
         let still = still_mounted(space);
-        let Cause::Busy(holders) = &still.faults[0].cause else {
+        let Cause::Busy(holders) = &still[0].cause else {
             panic!("{still:?}")
         };
         assert_eq!(
@@ -185,7 +147,7 @@ fn first_holders_are_named_and_others_counted() {
         let dir = space.volume("empty-dir", "v");
         tmpfs(&dir);
         let processes: Vec<_> = (0..11)
-            .map(|_| Process::of(Command::new("sleep").arg("1000").current_dir(&dir)).running("sleep"))
+            .map(|_| Killed::sleep_in(&dir).and_then(|it| it.running("sleep")).unwrap())
             .collect();
         let found = complete_holders(space, &dir);
         assert_eq!((found.processes.len(), found.more), (8, 3));

@@ -5,13 +5,12 @@ use std::{
     os::{
         linux::net::SocketAddrExt as _,
         unix::{
-            fs::{PermissionsExt as _, symlink},
+            fs::symlink,
             net::{SocketAddr, UnixDatagram, UnixListener},
-            process::CommandExt as _,
         },
     },
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -22,8 +21,9 @@ use nix::{
 use pod_teardown::node::{
     kubelet_process::{KubeletProcess, LocalKubelet, MatchReason, find},
     kubelet_root::KubeletRoot,
-    mount_namespace::{MountNamespace, NamespaceOwner, compare},
+    mount_namespace::check,
 };
+use testbed::command::Killed;
 use tokio::time::Instant;
 
 use crate::{
@@ -31,15 +31,6 @@ use crate::{
     fuse::Daemon,
     space::{block_on, in_own_namespace, wait_until, write},
 };
-
-struct Killed(Child);
-
-impl Drop for Killed {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// Waits until a process executes the program named kubelet. Its name appears a moment before its command line.
 fn wait_until_executed(pid: i32) {
@@ -78,7 +69,7 @@ fn process_named_kubelet_counts_with_our_directory_and_runtime() {
     };
     let (ours, theirs) = (start("ours"), start("theirs"));
     let root = KubeletRoot::resolve(&temp.path().join("ours")).unwrap();
-    let pid = |child: &Killed| i32::try_from(child.0.id()).unwrap();
+    let pid = Killed::pid;
     let ours_are = LocalKubelet {
         root,
         runtime: "/run/another.sock".into(),
@@ -104,48 +95,6 @@ fn process_named_kubelet_counts_with_our_directory_and_runtime() {
         block_on(async { tokio::time::sleep(Duration::from_millis(2)).await });
     }
     assert!(found().iter().all(|it| it.pid != ended), "a zombie does no work");
-}
-
-/// A user without capabilities runs a program of that name, with our directory and with a path that is too long.
-#[test]
-fn process_without_cap_sys_admin_is_no_kubelet() {
-    let temp = tempfile::tempdir().unwrap();
-    fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::create_dir_all(temp.path().join("ours/pods")).unwrap();
-    let program = temp.path().join("kubelet");
-    symlink("/bin/sh", &program).unwrap();
-    let start = |root: &str, user: u32| {
-        let child = Command::new(&program)
-            .args(["-c", "read forever", "--root-dir", root])
-            // Another runtime, so that it is no kubelet for the searches of other tests.
-            .arg(format!(
-                "--container-runtime-endpoint=unix://{}/cri.sock",
-                temp.path().display()
-            ))
-            .uid(user)
-            .stdin(Stdio::piped())
-            .spawn();
-        Killed(child.unwrap())
-    };
-    let ours_dir = temp.path().join("ours").display().to_string();
-    let too_long = format!("/{}", "x/".repeat(4096));
-    let powerless = [start(&ours_dir, 65534), start(&too_long, 65534)];
-    let real = start(&ours_dir, 0);
-    let ours = LocalKubelet {
-        root: KubeletRoot::resolve(&temp.path().join("ours")).unwrap(),
-        runtime: temp.path().join("cri.sock"),
-        healthz: None,
-    };
-    let pid = |child: &Killed| i32::try_from(child.0.id()).unwrap();
-    for child in powerless.iter().chain([&real]) {
-        wait_until_executed(pid(child));
-    }
-    let found: Vec<i32> = find_without_late_walks(Path::new("/proc"), &ours)
-        .iter()
-        .map(|it| it.pid)
-        .collect();
-    assert!(found.contains(&pid(&real)), "{found:?}");
-    assert!(powerless.iter().all(|it| !found.contains(&pid(it))), "{found:?}");
 }
 
 /// This process has no kubelet's name. Any process in this network namespace may bind an address with a newline in it, after which
@@ -253,7 +202,7 @@ fn runtime_in_another_mount_namespace_is_detected() {
     let temp = tempfile::tempdir().unwrap();
     let socket = temp.path().join("cri.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    assert_eq!(block_on(compare(Path::new("/proc"), &socket)), MountNamespace::Ok);
+    assert_eq!(block_on(check(Path::new("/proc"), &socket)), Ok(()));
 
     // Of this process only one thread moves away; a procfs of its own shows that thread as "self".
     let moved = std::thread::spawn(move || {
@@ -269,11 +218,10 @@ fn runtime_in_another_mount_namespace_is_detected() {
         }
         let thread = fs::canonicalize("/proc/thread-self").unwrap();
         std::os::unix::fs::symlink(thread, proc.path().join("self")).unwrap();
-        block_on(compare(proc.path(), &socket))
+        block_on(check(proc.path(), &socket))
     });
     let pid = i32::try_from(std::process::id()).unwrap();
-    assert_eq!(
-        moved.join().unwrap(),
-        MountNamespace::Other(NamespaceOwner::Runtime { pid })
-    );
+    let problem = moved.join().unwrap().unwrap_err();
+    let expected = format!("not in the mount namespace of the container runtime (pid {pid})");
+    assert!(problem.what.contains(&expected), "{problem}");
 }

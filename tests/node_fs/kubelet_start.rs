@@ -1,19 +1,23 @@
-//! How soon a guard sees that a kubelet starts and exits, with the kernel's events and without.
+//! How soon a watch sees that a kubelet starts and exits, with the kernel's events and without.
 
 use std::{
     os::unix::fs::symlink,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
 };
 
 use pod_teardown::{
-    handover::guard::Guard,
+    handover::guard::kubelet::{KubeletSearch, KubeletWatch},
     journal::Journal,
     node::{
-        identity::Identity, kubelet_process::LocalKubelet, kubelet_root::KubeletRoot, process_events::KernelEvents,
+        kubelet_process::LocalKubelet,
+        kubelet_root::KubeletRoot,
+        process_events::{KernelEvents, ProcessEvents},
+        threads::Blocking,
     },
+    teardown::work::Work,
 };
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
@@ -23,11 +27,11 @@ use crate::{crowd::no_forks, space::block_on};
 /// A machine under load may not run a thread for seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A program that has a kubelet's name, and a guard that watches all processes of this machine.
+/// A program that has a kubelet's name, and a watch of all processes of this machine.
 struct Scene {
     temp: tempfile::TempDir,
     program: PathBuf,
-    guard: Guard,
+    kubelet: Arc<KubeletWatch>,
     _watch: AbortOnDropHandle<()>,
 }
 
@@ -43,32 +47,37 @@ impl Scene {
             runtime: temp.path().join("cri.sock"),
             healthz: None,
         };
-        let mut guard = Guard::new(Identity::default(), Journal::in_memory(), "/proc".into());
-        if has_events {
-            guard = guard.with_process_events(Arc::new(KernelEvents));
-        }
-        let watch = tokio::spawn(guard.clone().watch_for_kubelet(ours));
+        let search = KubeletSearch {
+            proc: Path::new("/proc").into(),
+            ours,
+            blocking: Blocking::default(),
+            events: has_events.then(|| Arc::new(KernelEvents) as Arc<dyn ProcessEvents>),
+            expected: None,
+        };
+        let (journal, work) = (Journal::in_memory(), Work::default());
+        let kubelet = Arc::new(KubeletWatch::new(search, journal, work, Arc::default()));
+        let watch = tokio::spawn(Arc::clone(&kubelet).watch());
         let scene = Self {
             temp,
             program,
-            guard,
+            kubelet,
             _watch: AbortOnDropHandle::new(watch),
         };
         scene.wait_until(None).await;
         scene
     }
 
-    /// Waits until the guard knows this process as the kubelet, and no other.
+    /// Waits until the watch knows this process as the kubelet, and no other.
     async fn wait_until(&self, kubelet: Option<&Child>) {
         let pid = kubelet.map(|child| child.id().cast_signed());
         let is_so = async {
             // `Err` until the first probe: no effect is allowed then either.
-            while self.guard.kubelet().map(|known| known.pid) != pid {
-                self.guard.wait_for_probe().await;
+            while self.kubelet.kubelet().map(|known| known.pid) != pid {
+                self.kubelet.wait_for_probe().await;
             }
         };
         let waited = timeout(PATIENCE, is_so).await;
-        assert!(waited.is_ok(), "{pid:?} was not seen: {:?}", self.guard.kubelet());
+        assert!(waited.is_ok(), "{pid:?} was not seen: {:?}", self.kubelet.kubelet());
     }
 
     /// The arguments of the kubelet, which waits for its input. For the guards of other tests it has another node's runtime.

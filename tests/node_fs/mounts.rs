@@ -2,11 +2,9 @@
 
 use std::{
     fs,
-    io::{IoSlice, Write as _},
-    ops::ControlFlow,
+    io::IoSlice,
     os::{fd::AsRawFd, unix::fs::symlink, unix::net::UnixStream},
-    path::PathBuf,
-    process::{Command, Stdio},
+    path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -17,197 +15,38 @@ use std::{
 
 use nix::{
     errno::Errno,
-    mount::{MntFlags, umount2},
+    mount::{MntFlags, MsFlags, mount, umount2},
     sys::socket::{ControlMessage, MsgFlags, sendmsg},
 };
 use pod_teardown::{
-    model::waits_for::WaitsFor,
     node::{
-        changes::ChangeWatch,
         effects::{Effects, Outcome},
         fault::Cause,
-        mounts::{Mounts, UnmountScope, unmount},
-        threads::Threads,
+        mounts::unmount,
     },
+    teardown::volumes::tear_down_volumes,
 };
-use tokio::time::timeout;
 
 use crate::{
     crowd::no_forks,
-    space::{MOUNTINFO, bind, block_on, in_own_namespace, tmpfs, write},
+    space::{Space, assert_precious, bind, block_on, in_own_namespace, propagate, tmpfs, write},
 };
-
-#[test]
-fn table_is_read_again_only_after_a_change() {
-    in_own_namespace(|space| {
-        let dir = space.volume("empty-dir", "v");
-        // Another test that removes its directories may change the table in between.
-        let is_same = || Arc::ptr_eq(&space.mounts.read().unwrap(), &space.mounts.read().unwrap());
-        assert!((0..20).any(|_| is_same()), "nothing changed");
-        for round in 0..50 {
-            tmpfs(&dir);
-            assert_eq!(space.mounts.read().unwrap().mounts_on(&dir).len(), 1, "round {round}");
-            nix::mount::umount(&dir).unwrap();
-            assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), [], "round {round}");
-        }
-    });
-}
-
-#[test]
-fn mount_propagated_from_another_namespace_is_seen_at_once() {
-    in_own_namespace(|space| {
-        let dir = space.volume("empty-dir", "v");
-        assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), []);
-        let at = dir.clone();
-        let elsewhere = thread::spawn(move || {
-            nix::sched::unshare(nix::sched::CloneFlags::CLONE_FS | nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
-            tmpfs(&at);
-        });
-        elsewhere.join().unwrap();
-        assert_eq!(space.mounts.read().unwrap().mounts_on(&dir).len(), 1);
-    });
-}
-
-#[test]
-fn table_is_never_older_than_its_request() {
-    in_own_namespace(|space| {
-        let (mine, theirs) = (space.volume("empty-dir", "mine"), space.volume("empty-dir", "theirs"));
-        let stop = Arc::new(AtomicBool::new(false));
-        thread::scope(|scope| {
-            let others = scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    tmpfs(&theirs);
-                    nix::mount::umount(&theirs).unwrap();
-                }
-            });
-            let asking = [1, 2].map(|_| {
-                scope.spawn(|| {
-                    while !stop.load(Ordering::Relaxed) {
-                        space.mounts.read().unwrap();
-                    }
-                })
-            });
-            for round in 0..300 {
-                tmpfs(&mine);
-                assert_eq!(space.mounts.read().unwrap().mounts_on(&mine).len(), 1, "round {round}");
-                nix::mount::umount(&mine).unwrap();
-                assert_eq!(space.mounts.read().unwrap().mounts_on(&mine), [], "round {round}");
-            }
-            stop.store(true, Ordering::Relaxed);
-            others.join().unwrap();
-            for it in asking {
-                it.join().unwrap();
-            }
-        });
-    });
-}
-
-#[test]
-fn requests_before_a_read_share_it_but_later_ones_do_not() {
-    in_own_namespace(|space| {
-        let dir = space.volume("empty-dir", "v");
-        let before = space.mounts.read().unwrap();
-        let asked = [(); 3].map(|()| space.mounts.request());
-        tmpfs(&dir);
-        let answers = asked.map(|request| space.mounts.read_since(request).unwrap());
-        assert!(!Arc::ptr_eq(&before, &answers[0]) && answers[0].mounts_on(&dir).len() == 1);
-        assert!(answers.iter().all(|answer| Arc::ptr_eq(answer, &answers[0])));
-        nix::mount::umount(&dir).unwrap();
-        let early = space.mounts.read_since(asked[0]).unwrap();
-        assert!(Arc::ptr_eq(&early, &answers[0]), "it was answered truly");
-        assert_eq!(space.mounts.read().unwrap().mounts_on(&dir), []);
-    });
-}
 
 #[test]
 fn mount_that_appears_during_unmounting_is_unmounted_too() {
     in_own_namespace(|space| {
         let (early, late) = (space.volume("empty-dir", "early"), space.volume("empty-dir", "late"));
-        let effects = Effects::ungated();
         tmpfs(&early);
-        assert_eq!(space.mounted(), [&*early]);
-        let places = UnmountScope::AtOrBelow(vec![early, late.clone()]);
-        let rounds = space.mounts.start_unmount(places, &effects);
-        tmpfs(&late);
-        let request = space.mounts.request();
-        let ControlFlow::Continue(rounds) = rounds.run_next(space.mounts.read_since(request), &effects) else {
-            panic!("something is mounted")
+        let (appeared, at) = (AtomicBool::new(false), late.clone());
+        let gate = move || {
+            if !appeared.swap(true, Ordering::SeqCst) {
+                tmpfs(&at);
+            }
+            Ok(())
         };
+        let effects = Effects::new(Arc::new(gate));
+        space.mounts.unmount_all_at(&[early, late], &effects).unwrap();
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
-        let ControlFlow::Break(Ok(done)) = rounds.run_next(space.mounts.read(), &effects) else {
-            panic!("nothing is mounted")
-        };
-        assert_eq!(done.unmounted, 2);
-    });
-}
-
-#[test]
-fn waiting_worker_notices_mounts_at_its_path_here_and_in_another_namespace_and_no_others() {
-    in_own_namespace(|space| {
-        let (dir, other) = (space.volume("empty-dir", "v"), space.volume("empty-dir", "w"));
-        tmpfs(&dir);
-        // It has a copy of the mounts, of which it unmounts one when its input is closed.
-        let mut holder = Command::new("unshare");
-        holder.args([
-            "--mount",
-            "--propagation",
-            "private",
-            "sh",
-            "-c",
-            "read _; umount \"$0\"; read _",
-        ]);
-        let mut holder = holder.arg(&dir).stdin(Stdio::piped()).spawn().unwrap();
-        let pid = holder.id();
-        let copied = format!(" {} ", dir.display());
-        let namespace = || fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap();
-        while fs::read_link(format!("/proc/{pid}/ns/mnt")).unwrap()
-            == fs::read_link("/proc/thread-self/ns/mnt").unwrap()
-        {
-            thread::sleep(Duration::from_millis(5));
-        }
-        assert!(namespace().contains(&copied));
-        block_on(async {
-            let mounts = Arc::new(Mounts::new(MOUNTINFO, "/"));
-            let mut watch = ChangeWatch::new(mounts, "/proc".into(), Threads::default());
-            let here = [WaitsFor::Mounts(dir.clone())];
-            tmpfs(&other);
-            let unchanged = timeout(Duration::from_secs(3), watch.wait_for_change(&here));
-            assert!(unchanged.await.is_err(), "nothing changed");
-            tmpfs(&other.join("a"));
-            assert!(
-                timeout(Duration::from_secs(3), watch.wait_for_change(&here))
-                    .await
-                    .is_err()
-            );
-            // Between two waits.
-            nix::mount::umount(&dir).unwrap();
-            timeout(Duration::from_secs(60), watch.wait_for_change(&here))
-                .await
-                .unwrap();
-
-            let there = [WaitsFor::MountsOf(pid.cast_signed())];
-            assert!(
-                timeout(Duration::from_secs(3), watch.wait_for_change(&there))
-                    .await
-                    .is_err()
-            );
-            holder.stdin.as_mut().unwrap().write_all(b"\n").unwrap();
-            timeout(Duration::from_secs(60), watch.wait_for_change(&there))
-                .await
-                .unwrap();
-            assert!(!namespace().contains(&copied));
-            let exit = [WaitsFor::Exit(pid.cast_signed())];
-            assert!(
-                timeout(Duration::from_secs(3), watch.wait_for_change(&exit))
-                    .await
-                    .is_err()
-            );
-            drop(holder.stdin.take());
-            timeout(Duration::from_secs(60), watch.wait_for_change(&exit))
-                .await
-                .unwrap();
-        });
-        holder.wait().unwrap();
     });
 }
 
@@ -221,16 +60,11 @@ fn stacked_and_nested_mounts_are_unmounted_in_one_call() {
         tmpfs(&dir.join("a/b"));
         tmpfs(&dir.join("a/b/c"));
         tmpfs(&dir.join("a/b/c"));
-        let report = space
-            .mounts
-            .unmount_all_below(space.pod.path(), &Effects::ungated())
-            .unwrap();
-        assert_eq!((report.unmounted, space.mounted()), (7, Vec::<PathBuf>::new()));
-        let again = space
-            .mounts
-            .unmount_all_below(space.pod.path(), &Effects::ungated())
-            .unwrap();
-        assert_eq!(again.unmounted, 0);
+        for _ in 0..2 {
+            let below = space.pod.path();
+            space.mounts.unmount_all_below(below, &Effects::ungated()).unwrap();
+            assert_eq!(space.mounted(), Vec::<PathBuf>::new());
+        }
     });
 }
 
@@ -277,27 +111,6 @@ fn mount_on_the_directory_is_kept_if_only_mounts_below_are_unmounted() {
         tmpfs(&dir.join("in"));
         space.mounts.unmount_all_below(&dir, &Effects::ungated()).unwrap();
         assert_eq!(space.mounted(), [dir]);
-    });
-}
-
-#[test]
-fn busy_mount_is_reported_and_the_others_are_unmounted() {
-    in_own_namespace(|space| {
-        let (busy, free) = (space.volume("empty-dir", "busy"), space.volume("empty-dir", "free"));
-        tmpfs(&busy);
-        tmpfs(&free);
-        let open = fs::File::create(busy.join("file")).unwrap();
-        let still = space
-            .mounts
-            .unmount_all_below(space.pod.path(), &Effects::ungated())
-            .unwrap_err();
-        assert_eq!(still.faults.len(), 1);
-        assert_eq!(still.faults[0].path, busy);
-        assert!(matches!(still.faults[0].cause, Cause::Busy(_)), "{still:?}");
-        assert_eq!(space.mounted(), [busy]);
-        drop(open);
-        space.unmount_all();
-        assert_eq!(space.mounted(), Vec::<PathBuf>::new());
     });
 }
 
@@ -353,10 +166,7 @@ fn mount_behind_a_link_is_not_unmounted() {
         let fault = unmount(&dir.join("sub/mounted"), &Effects::ungated()).unwrap_err();
         assert_eq!(fault.cause, Cause::Errno(Errno::ELOOP));
         assert_eq!(unmount(&dir.join("mounted"), &Effects::ungated()), Ok(Outcome::Nothing));
-        assert_eq!(
-            fs::read_to_string(space.outside.join("sub/mounted/data")).unwrap(),
-            "precious"
-        );
+        assert_precious(space.outside.join("sub/mounted/data"));
     });
 }
 
@@ -369,7 +179,7 @@ fn bind_mount_of_a_file_is_unmounted_and_the_file_kept() {
         bind(&space.outside.join("file"), &dir.join("target"));
         assert_eq!(unmount(&dir.join("target"), &Effects::ungated()), Ok(Outcome::Done));
         assert_eq!(unmount(&dir.join("target"), &Effects::ungated()), Ok(Outcome::Nothing));
-        assert_eq!(fs::read_to_string(space.outside.join("file")).unwrap(), "precious");
+        assert_precious(space.outside.join("file"));
     });
 }
 
@@ -384,5 +194,37 @@ fn mount_with_deleted_root_is_recognized_and_unmounted() {
         assert!(table.mounts_on(&dir)[0].root_deleted);
         space.mounts.unmount_all_at(&[&dir], &Effects::ungated()).unwrap();
         assert_eq!(space.mounted(), Vec::<PathBuf>::new());
+    });
+}
+
+/// A mount with data that can be moved: nothing can be moved out of a shared mount. Its data is seen at the second path, too.
+fn movable(space: &Space) -> (PathBuf, PathBuf) {
+    let base = space.outside.join("base");
+    tmpfs(&base);
+    propagate(&base, MsFlags::MS_PRIVATE);
+    let (path, copy) = (base.join("precious"), space.outside.join("copy"));
+    tmpfs(&path);
+    write(&path.join("data"), "precious");
+    fs::create_dir(&copy).unwrap();
+    bind(&path, &copy);
+    (path, copy)
+}
+
+fn move_mount(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap();
+    mount(Some(from), to, None::<&str>, MsFlags::MS_MOVE, None::<&str>).unwrap();
+}
+
+#[test]
+fn mount_moved_into_a_pod_is_unmounted_and_keeps_its_data() {
+    in_own_namespace(|space| {
+        let (before, copy) = movable(space);
+        let after = space.volume("empty-dir", "v").join("in");
+        space.mounts.read().unwrap();
+        move_mount(&before, &after);
+        let storage = space.storage(&Effects::ungated());
+        block_on(tear_down_volumes(&space.pod, &storage)).unwrap();
+        assert!(!after.exists());
+        assert_precious(copy.join("data"));
     });
 }

@@ -9,7 +9,6 @@ use futures::future::{BoxFuture, FutureExt as _};
 use pod_teardown::{
     node::{effects::Effects, fault::Fault},
     teardown::volumes::{
-        VolumesReport,
         storage::{Cluster, Storage},
         tear_down_volumes, unstage_unused_volumes,
     },
@@ -29,6 +28,13 @@ pub const PV: Pv<'_> = Pv {
     staged: true,
 };
 pub const IN_USE: &str = "kubernetes.io/csi/csi.example.com^vol/1";
+
+/// A volume of another name, which tests that run meanwhile cannot see, and its name in `volumesInUse`.
+pub fn another_volume(name: &'static str) -> (Pv<'static>, String) {
+    let handle = format!("vol/{name}").leak();
+    let volume = Pv { name, handle, ..PV };
+    (volume, format!("kubernetes.io/csi/{DRIVER}^{handle}"))
+}
 
 /// An API server with `volumesInUse`.
 #[derive(Clone, Default)]
@@ -85,12 +91,12 @@ impl Node<'_> {
     /// Restarts the agent: it keeps only what it has recorded.
     pub fn restart(&mut self) {
         self.storage = Arc::new(Storage {
-            journal: Arc::clone(&self.storage.journal),
+            journal: self.storage.journal.clone(),
             ..Arc::into_inner(storage(self.space, &self.known)).unwrap()
         });
     }
 
-    pub async fn tear_down(&self) -> Result<VolumesReport, Vec<Fault>> {
+    pub async fn tear_down(&self) -> Result<(), Vec<Fault>> {
         tear_down_volumes(&self.space.pod, &self.storage).await
     }
 
@@ -104,13 +110,15 @@ impl Node<'_> {
     }
 
     pub async fn unused_is_torn_down(&self) {
-        let released = unstage_unused_volumes(&self.storage, &mut |_| true).await;
-        assert_eq!(released.failed, BTreeMap::new());
+        assert_eq!(
+            unstage_unused_volumes(&self.storage, &mut |_| true).await,
+            BTreeMap::new()
+        );
     }
 
     /// The error about volumes that seem unused.
     pub async fn unused_fails(&self) -> String {
-        let failed = unstage_unused_volumes(&self.storage, &mut |_| true).await.failed;
+        let failed = unstage_unused_volumes(&self.storage, &mut |_| true).await;
         let faults = failed.into_values().flatten().map(|fault| fault.to_string());
         faults.collect::<Vec<_>>().join("\n")
     }

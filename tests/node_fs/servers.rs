@@ -2,7 +2,6 @@
 
 use std::{
     fs,
-    ops::ControlFlow,
     path::{Path, PathBuf},
     sync::mpsc,
     thread,
@@ -20,8 +19,8 @@ use pod_teardown::{
     node::{
         effects::{Effects, Outcome},
         fault::{Cause, Fault},
-        mounts::{UnmountScope, unmount},
-        unmounts::ForceUnmount,
+        mounts::unmount,
+        unmounts::{ForceUnmount, Unmounting},
     },
     teardown::volumes::tear_down_volumes,
 };
@@ -35,7 +34,26 @@ use crate::{
 const PATIENCE: Duration = Duration::from_secs(2);
 
 fn effects(force: ForceUnmount) -> Effects {
-    Effects::ungated().with_call_timeout(PATIENCE).with_force_unmount(force)
+    Effects::ungated().with_unmounting(Unmounting {
+        force,
+        call_timeout: PATIENCE,
+        ..Unmounting::default()
+    })
+}
+
+fn forcing(force: ForceUnmount) -> Effects {
+    Effects::ungated().with_unmounting(Unmounting {
+        force,
+        ..Unmounting::default()
+    })
+}
+
+/// The same effects, and calls in flight, with this many times the patience.
+fn patient(effects: &Effects, times: u32) -> Effects {
+    effects.clone().with_unmounting(Unmounting {
+        call_timeout: times * PATIENCE,
+        ..effects.unmounting().clone()
+    })
 }
 
 /// A thread that sends a request and waits for the answer.
@@ -64,7 +82,7 @@ fn mount_with_dead_daemon_is_unmounted_without_force() {
             assert_eq!(statfs(&dir).unwrap_err(), Errno::ENOTCONN);
             space
                 .mounts
-                .unmount_all_below(space.pod.path(), &Effects::ungated().with_force_unmount(force))
+                .unmount_all_below(space.pod.path(), &forcing(force))
                 .unwrap();
             assert_eq!(space.mounted(), Vec::<PathBuf>::new());
         }
@@ -79,10 +97,7 @@ fn mount_with_unresponsive_daemon_is_unmounted_without_a_request() {
             let daemon = Daemon::mounted_on(&dir);
             assert!(statfs(&dir).is_err(), "it answers with an error");
             daemon.stop_answering();
-            assert_eq!(
-                unmount(&dir, &Effects::ungated().with_force_unmount(force)),
-                Ok(Outcome::Done)
-            );
+            assert_eq!(unmount(&dir, &forcing(force)), Ok(Outcome::Done));
             assert_eq!(space.mounted(), Vec::<PathBuf>::new());
             while !daemon.is_disconnected() {
                 thread::yield_now();
@@ -107,10 +122,7 @@ fn hanging_unmount_is_reported_and_not_repeated_and_others_complete() {
         let began = Instant::now();
         let still = space.mounts.unmount_all_below(space.pod.path(), &effects).unwrap_err();
         assert!(began.elapsed() < 20 * PATIENCE, "{:?}", began.elapsed());
-        let hangs = still
-            .faults
-            .iter()
-            .filter(|fault| matches!(fault.cause, Cause::Hangs(_)));
+        let hangs = still.iter().filter(|fault| matches!(fault.cause, Cause::Hangs(_)));
         let hangs: Vec<&Fault> = hangs.collect();
         let paths: Vec<_> = hangs.iter().map(|fault| &fault.path).collect();
         assert_eq!(paths, [&deeper, &inside], "{still:?}");
@@ -124,10 +136,10 @@ fn hanging_unmount_is_reported_and_not_repeated_and_others_complete() {
         let in_flight = || effects.unmounting().in_flight.unmounts(|_| true).len();
         let before = in_flight();
         let began = Instant::now();
-        let patient = effects.clone().with_call_timeout(20 * PATIENCE);
+        let patient = patient(&effects, 20);
         let again = space.mounts.unmount_all_below(space.pod.path(), &patient).unwrap_err();
         assert!(
-            hangs.iter().all(|&hang| again.faults.contains(hang)),
+            hangs.iter().all(|&hang| again.contains(hang)),
             "the same calls are meant: {again:?}"
         );
         assert!(
@@ -156,17 +168,10 @@ fn path_covered_by_an_unresponsive_server_blocks_no_other_unmount() {
         daemon.stop_answering();
         let began = Instant::now();
         let effects = effects(ForceUnmount::Never);
-        let places = UnmountScope::AtOrBelow(vec![inside, free]);
-        let mut rounds = space.mounts.start_unmount(places, &effects);
-        assert!(began.elapsed() < 20 * PATIENCE, "{:?}", began.elapsed());
+        let still = space.mounts.unmount_all_at(&[inside, free], &effects).unwrap_err();
+        assert!(began.elapsed() < 40 * PATIENCE, "{:?}", began.elapsed());
         assert_eq!(space.mounted().len(), 2, "the server, and what it covers");
-        let still = loop {
-            match rounds.run_next(space.mounts.read(), &effects) {
-                ControlFlow::Continue(next) => rounds = next,
-                ControlFlow::Break(done) => break done.unwrap_err(),
-            }
-        };
-        assert!(matches!(still.faults[0].cause, Cause::Hangs(_)), "{still:?}");
+        assert!(matches!(still[0].cause, Cause::Hangs(_)), "{still:?}");
         drop(daemon);
         while !effects.unmounting().in_flight.unmounts(|_| true).is_empty() {
             thread::yield_now();
@@ -186,11 +191,7 @@ fn unresponsive_server_is_disconnected_only_if_configured() {
             .mounts
             .unmount_all_at(&[&dir], &effects(ForceUnmount::Never))
             .unwrap_err();
-        assert_eq!(
-            still.faults.len(),
-            1,
-            "who waits for an answer keeps it in use: {still:?}"
-        );
+        assert_eq!(still.len(), 1, "who waits for an answer keeps it in use: {still:?}");
         assert!(!waiting_request.is_finished() && !daemon.is_disconnected());
 
         space
@@ -211,7 +212,7 @@ fn responsive_server_is_never_disconnected_and_a_busy_mount_never_hidden() {
         let open = open(&dir, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).unwrap();
         let effects = effects(ForceUnmount::DeadServer);
         // The server answers, however long that takes on a busy machine.
-        let patient = effects.clone().with_call_timeout(30 * PATIENCE);
+        let patient = patient(&effects, 30);
         space.mounts.unmount_all_at(&[&dir], &patient).unwrap_err();
         assert!(!daemon.is_disconnected() && space.mounted() == [&*dir]);
 

@@ -15,8 +15,8 @@ use nix::{
 };
 use pod_teardown::{
     journal::Journal,
-    node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, plugins::Registrars, pod_dir::PodDir},
-    teardown::volumes::storage::{NoCluster, Storage, Unpublished, VolumeLocks},
+    node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, pod_dir::PodDir},
+    teardown::volumes::storage::{NoCluster, Storage, VolumeLocks},
 };
 use tokio::time::Instant;
 
@@ -81,6 +81,12 @@ pub fn wait_until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
+#[track_caller]
+pub fn assert_precious(path: impl AsRef<Path>) {
+    let path = path.as_ref();
+    assert_eq!(fs::read_to_string(path).unwrap(), "precious", "{path:?}");
+}
+
 pub fn tmpfs(path: &Path) {
     fs::create_dir_all(path).unwrap();
     mount(None::<&str>, path, Some("tmpfs"), MsFlags::empty(), None::<&str>).unwrap();
@@ -103,8 +109,6 @@ pub fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-// === impl Space ===
-
 impl Space {
     fn at(base: &Path) -> Self {
         let root = base.join("kubelet");
@@ -114,7 +118,7 @@ impl Space {
         Self {
             outside: base.join("outside"),
             pod: PodDir::new(&resolved, UID).unwrap(),
-            mounts: Arc::new(Mounts::new(MOUNTINFO, resolved.pods()).read_by_id()),
+            mounts: Arc::new(Mounts::new(MOUNTINFO, resolved.pods())),
             root,
         }
     }
@@ -155,13 +159,10 @@ impl Space {
             proc: "/proc".into(),
             cluster: Arc::new(NoCluster),
             locks: VolumeLocks::default(),
-            unpublished: Unpublished::default(),
-            registrars: Registrars::default(),
-            journal: Arc::new(Journal::in_memory()),
+            journal: Journal::in_memory(),
         })
     }
 
-    /// Another pod of this node.
     pub fn another_pod(&self) -> PodDir {
         let uid = UID.replace("01", "02");
         fs::create_dir_all(self.root.join("pods").join(&uid)).unwrap();
@@ -174,7 +175,6 @@ impl Space {
         block_on(soon(async || self.mounts.unmount_all_below(self.pod.path(), &effects)));
     }
 
-    /// Paths of all mounts of the pod.
     pub fn mounted(&self) -> Vec<PathBuf> {
         self.pod.mounted(&self.mounts.read().unwrap())
     }

@@ -13,16 +13,16 @@ use std::{
     ffi::OsStr,
     fs,
     os::unix::{ffi::OsStrExt as _, fs::symlink},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use nix::mount::{MsFlags, mount, umount};
-use testbed::drivers::csi_volumes::{publish_ephemeral, stage_and_publish, stage_and_publish_block};
+use testbed::drivers::csi_volumes::{LoopDevice, publish_ephemeral, stage_and_publish, stage_and_publish_block};
 
 use crate::{
-    data::{Loop, image, map_block},
+    data::{image, map_block},
     node::{DRIVER, IN_USE, Known, Node, PV, on_node},
-    space::{Space, UID, bind, tmpfs, write},
+    space::{Space, UID, assert_precious, bind, tmpfs, write},
 };
 
 /// A kind of volume, as a kubelet sets it up step by step.
@@ -46,6 +46,7 @@ enum Kind {
 use Kind::*;
 
 /// Paths of a volume, and its data that must be kept.
+#[derive(Default)]
 struct Made {
     /// Path at which a container writes.
     data: PathBuf,
@@ -57,8 +58,6 @@ struct Made {
     /// A file that must be kept, wherever it is.
     precious: Option<PathBuf>,
 }
-
-// === impl Kind ===
 
 impl Kind {
     /// Whether its content is deleted with the pod.
@@ -101,10 +100,8 @@ impl Kind {
             DownwardApi => wrapped("downward-api", Some("tmpfs")),
             HostPath => Made {
                 data: space.subpath("v", 0, &outside),
-                volume: None,
-                marker: None,
                 mounts: vec![space.pod.path().join("volume-subpaths/v/app/0")],
-                precious: None,
+                ..Made::default()
             },
             Nfs | LocalDirectory | LocalDevice => {
                 let plugin = if self == Nfs { "nfs" } else { "local-volume" };
@@ -121,9 +118,8 @@ impl Kind {
                 Made {
                     data: dir.clone(),
                     volume: Some(dir),
-                    marker: None,
                     mounts,
-                    precious: None,
+                    ..Made::default()
                 }
             }
             Csi => {
@@ -131,9 +127,8 @@ impl Kind {
                 Made {
                     data: published.target.clone(),
                     volume: Some(published.volume),
-                    marker: None,
                     mounts: vec![published.staging.unwrap(), published.target],
-                    precious: None,
+                    ..Made::default()
                 }
             }
             CsiEphemeral => {
@@ -141,9 +136,8 @@ impl Kind {
                 Made {
                     data: published.target.clone(),
                     volume: Some(published.volume),
-                    marker: None,
                     mounts: vec![published.target],
-                    precious: None,
+                    ..Made::default()
                 }
             }
         };
@@ -160,8 +154,6 @@ impl Kind {
     }
 }
 
-// === impl Made ===
-
 impl Made {
     /// Nothing of it is left on the node, except data that must be kept.
     #[track_caller]
@@ -172,7 +164,7 @@ impl Made {
             assert!(!left.exists(), "{left:?}");
         }
         if let Some(precious) = &self.precious {
-            assert_eq!(fs::read_to_string(precious).unwrap(), "precious");
+            assert_precious(precious);
         }
         assert_eq!(node.known.has_in_use(), Vec::<String>::new());
     }
@@ -312,7 +304,7 @@ fn hostile_content(kind: Kind) {
         fs::create_dir(bound.join("inner")).unwrap();
         tmpfs(&bound.join("inner"));
         node.is_torn_down().await;
-        assert_eq!(fs::read_to_string(victim.join("sub/file")).unwrap(), "precious");
+        assert_precious(victim.join("sub/file"));
         made.assert_removed(node);
     });
 }
@@ -368,10 +360,10 @@ cells! {
 mod block {
     use super::*;
 
-    fn local(space: &Space) -> (Loop, PathBuf, PathBuf, Loop) {
-        let device = Loop::on(&image(space, "disk.img"));
-        let (map, link) = map_block(space, &device.0);
-        let lock = Loop::on(&map);
+    fn local(space: &Space) -> (LoopDevice, PathBuf, PathBuf, LoopDevice) {
+        let device = LoopDevice::attach(&image(space, "disk.img")).unwrap();
+        let (map, link) = map_block(space, &device.path);
+        let lock = LoopDevice::attach(&map).unwrap();
         (device, map, link, lock)
     }
 
@@ -379,9 +371,9 @@ mod block {
     fn local_busy() {
         on(LocalDirectory, async |node| {
             let (device, map, link, lock) = local(node.space);
-            let open = fs::File::open(&lock.0).unwrap();
+            let open = fs::File::open(&lock.path).unwrap();
             let why = node.fails().await;
-            assert!(why.contains(lock.0.to_str().unwrap()), "{why}");
+            assert!(why.contains(lock.path.to_str().unwrap()), "{why}");
             assert!(link.is_symlink());
             drop(open);
             node.is_torn_down_soon().await;
@@ -404,49 +396,5 @@ mod block {
             node.is_torn_down_soon().await;
             node.assert_clean();
         });
-    }
-
-    #[test]
-    fn csi_driver_gone() {
-        on(Csi, async |node| {
-            let disk = node.space.outside.join("disk");
-            fs::write(&disk, vec![7; 1 << 20]).unwrap();
-            let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk, true).unwrap();
-            node.driver.crash().await;
-            let why = node.fails().await;
-            assert!(why.contains(DRIVER) && why.contains("not available"), "{why}");
-            assert!(block.target.exists() && block.link.is_symlink());
-            node.driver.come_back().unwrap();
-            node.is_torn_down().await;
-            node.assert_clean();
-        });
-    }
-
-    #[test]
-    fn csi_crashed_mid_map() {
-        for undone in 0..4 {
-            on(Csi, async move |node| {
-                let disk = node.space.outside.join("disk");
-                fs::write(&disk, vec![7; 1 << 20]).unwrap();
-                let block = stage_and_publish_block(&node.space.root, UID, &PV, &disk, false).unwrap();
-                let gone = |mounted: &Path| {
-                    umount(mounted).unwrap();
-                    fs::remove_file(mounted).unwrap();
-                };
-                if undone >= 1 {
-                    fs::remove_file(&block.link).unwrap();
-                }
-                if undone >= 2 {
-                    gone(&block.device);
-                }
-                if undone >= 3 {
-                    gone(&block.target);
-                }
-                node.is_torn_down().await;
-                node.unused_is_torn_down().await;
-                assert!(node.calls().contains(&"unstage"), "{undone}");
-                node.assert_clean();
-            });
-        }
     }
 }

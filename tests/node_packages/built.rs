@@ -14,7 +14,6 @@ pub fn output(program: &str, arguments: &[&str]) -> String {
     run(Command::new(program).args(arguments))
 }
 
-/// The same for a command.
 pub fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -29,8 +28,6 @@ fn files(listing: &str) -> BTreeSet<String> {
     let paths = lines.map(|line| line.split(" -> ").next().unwrap().split_whitespace().last().unwrap());
     paths.map(|path| path.trim_start_matches('.').to_owned()).collect()
 }
-
-// === impl Built ===
 
 impl Built {
     pub fn get() -> &'static Self {

@@ -34,8 +34,6 @@ pub struct Root {
     dir: TempDir,
 }
 
-// === impl Root ===
-
 impl Root {
     fn new() -> Self {
         let root = Self {

@@ -2,13 +2,15 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use clap::{Args as _, FromArgMatches as _};
 use jiff::Timestamp;
 use pod_teardown::{
     agent::pods::PodAgent,
+    cli::NodeFlags,
     clock::{BootClock, WallClock},
     config::PodSettings,
     model::problem::Problem,
-    node::{cri::types::CgroupDriver, host::Host, kubelet_root::KubeletRoot, unmounts::ForceUnmount},
+    node::{host::Host, kubelet_root::KubeletRoot},
     ops::admin::PodsAdmin,
     outside::Outside,
 };
@@ -83,23 +85,19 @@ impl Machine {
     fn settings(&self) -> PodSettings {
         let mut kube = kube::Config::new(http::Uri::from_static("http://api.test"));
         kube.auth_info.token = Some(format!("system:node:{NODE}").into());
+        let run = NodeFlags::augment_args(clap::Command::new("run"));
+        let flags = run.get_matches_from(["run", "--node-condition=false"]);
         PodSettings {
+            flags: NodeFlags::from_arg_matches(&flags).unwrap(),
             driver_hold: Duration::from_secs(600),
-            reports_node_condition: false,
             kube,
             // It does not exist, so it never changes.
             kubeconfig: self.node.join("kubeconfig"),
-            kubelet_config: None,
-            kubelet_config_dir: None,
-            kubelet_start: None,
             cri_endpoint: "unix:///no/such/cri.sock".parse().unwrap(),
             kubelet_root: KubeletRoot::resolve(&self.node.join("kubelet")).unwrap(),
-            cgroup_driver: Some(CgroupDriver::Cgroupfs),
-            kubelet_cgroup_driver: None,
             cgroup_root: "/".to_owned(),
             pod_logs_dir: self.node.join("logs"),
             healthz: None,
-            force_unmount: ForceUnmount::Never,
             only_observes: false,
             takeover: None,
         }

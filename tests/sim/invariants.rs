@@ -13,15 +13,182 @@ use crate::{
     pods::NODE,
     state::{Asker, Known, PodHistory, State},
 };
+use Event::{Call, Change, Ends, History, Later, Request, Runtime};
+
+/// What happens to the pod `u` or to the node.
+enum Event {
+    /// A user deletes it with this grace period.
+    Ends(u64),
+    /// A call of the agent with this timeout.
+    Call(Kind, Option<u64>),
+    /// A request of the agent to its own cluster: verb, resource and body.
+    Request(&'static str, &'static str, &'static str),
+    /// Seconds pass.
+    Later(u64),
+    History(fn(&mut PodHistory)),
+    Change(fn(&mut Known)),
+    Runtime(fn(&mut World)),
+}
+
+const CONTAINER: &str = "container-u-c-0";
+const THIS: &str = r#"{"preconditions":{"uid":"u"},"metadata":{"uid":"u"}}"#;
+const SUCCEEDED: &str = r#"{"metadata":{"uid":"u"},"status":{"phase":"Succeeded"}}"#;
+const WRONG: &str = r#"{"reason":"RuntimeStateMismatch","involvedObject":{"uid":"u"}}"#;
+const STOP: Kind = Kind::StopContainer;
+const PATCH: Event = Request("patch", "pods", THIS);
+const DELETE: Event = Request("delete", "pods", THIS);
+const MISMATCH: Event = Request("create", "events", WRONG);
+const RESTART: Event = Change(|known| known.agent.run += 1);
+const NO_CONTAINERS: Event = Runtime(|world| world.containers.clear());
+const MOUNT: Event = Change(|known| known.mount(known.node.join("kubelet/pods/u/volumes/v")));
+const SHIM_DIED: Event = History(|history| history.shim_died = true);
+const SHIM_DIES: Event = Runtime(|world| {
+    world.containers.get_mut(CONTAINER).unwrap().pid = Some(7);
+    world.kill_shim(CONTAINER);
+});
+const CHECK_FILES: Event = Change(Known::check_files);
+
+/// Events, and the number of the invariant that they break, if any.
+const CASES: &[(&[Event], Option<u8>)] = &[
+    // An early final delete.
+    (&[Ends(30), DELETE], Some(1)),
+    (&[NO_CONTAINERS, Ends(30), MOUNT, DELETE], Some(1)),
+    (&[NO_CONTAINERS, Change(make_cgroup), Ends(30), DELETE], Some(1)),
+    (&[NO_CONTAINERS, Ends(30), DELETE], None),
+    // The wrong pod.
+    (&[Ends(30), Request("patch", "pods", "{}")], Some(2)),
+    (&[PATCH], Some(2)),
+    (&[Call(STOP, Some(30))], Some(2)),
+    (&[Ends(30), PATCH], None),
+    // A grace period that is shortened or extended.
+    (&[Ends(30), Call(STOP, Some(30))], None),
+    (&[Ends(30), Call(STOP, Some(28))], Some(4)),
+    (&[Ends(30), Call(Kind::StopPodSandbox, None)], Some(4)),
+    (&[Ends(30), Call(STOP, Some(30)), Later(10), Call(STOP, Some(20))], None),
+    (
+        &[Ends(30), Call(STOP, Some(30)), Later(10), RESTART, Call(STOP, Some(30))],
+        Some(4),
+    ),
+    (&[Ends(1), Call(STOP, Some(2)), Later(10), Call(STOP, Some(2))], None),
+    // A hook that runs again. A crash may precede the record of its completion, but not the stop.
+    (
+        &[Ends(30), Call(Kind::ExecSync, Some(30)), Call(Kind::ExecSync, Some(30))],
+        Some(5),
+    ),
+    (
+        &[
+            Ends(30),
+            Call(Kind::ExecSync, Some(30)),
+            RESTART,
+            Call(Kind::ExecSync, Some(30)),
+        ],
+        None,
+    ),
+    (
+        &[
+            Ends(30),
+            Call(Kind::ExecSync, Some(30)),
+            Call(STOP, Some(30)),
+            RESTART,
+            Call(Kind::ExecSync, Some(30)),
+        ],
+        Some(5),
+    ),
+    // Lost data.
+    (&[History(delete), Change(remove_outside), CHECK_FILES], Some(6)),
+    (&[History(delete), MOUNT, CHECK_FILES], Some(6)),
+    (&[CHECK_FILES], Some(6)),
+    // During a mismatch, on a static pod, and beside a kubelet.
+    (
+        &[
+            Ends(30),
+            Change(|known| known.mismatch_since = Some(Instant::now())),
+            Later(1),
+            Call(STOP, Some(30)),
+        ],
+        Some(7),
+    ),
+    (
+        &[
+            Ends(30),
+            History(|history| history.is_static = true),
+            Call(STOP, Some(30)),
+        ],
+        Some(8),
+    ),
+    (&[Ends(30), Change(start_kubelet), Call(STOP, Some(30))], None),
+    (
+        &[Ends(30), Change(start_kubelet), Later(2), Call(STOP, Some(29))],
+        Some(9),
+    ),
+    // A correct runtime is overruled.
+    (&[Ends(30), MISMATCH, DELETE], Some(1)),
+    (&[SHIM_DIES, Ends(30), SHIM_DIED, MISMATCH, DELETE], None),
+    (
+        &[
+            Runtime(|world| world.kill_shim(CONTAINER)),
+            Ends(30),
+            SHIM_DIED,
+            MISMATCH,
+            DELETE,
+        ],
+        Some(1),
+    ),
+    (
+        &[SHIM_DIES, Ends(30), SHIM_DIED, Change(add_child), MISMATCH, DELETE],
+        Some(1),
+    ),
+    // Success of an unknown exit.
+    (&[Ends(30), Request("patch", "pods", SUCCEEDED)], None),
+    (
+        &[
+            Ends(30),
+            History(|history| history.end_unknown = true),
+            Request("patch", "pods", SUCCEEDED),
+        ],
+        Some(10),
+    ),
+    // An unmount under a running container.
+    (&[Ends(30), Change(|known| unmount(known, Some("c")))], Some(1)),
+    (&[Ends(30), Change(|known| unmount(known, None))], None),
+];
+
+fn make_cgroup(known: &mut Known) {
+    fs::create_dir_all(known.node.join("cgroup/kubepods/besteffort/podu")).unwrap();
+}
+
+fn delete(history: &mut PodHistory) {
+    history.deleted = true;
+}
+
+fn remove_outside(known: &mut Known) {
+    fs::remove_file(known.node.join("outside/keep")).unwrap();
+}
+
+fn start_kubelet(known: &mut Known) {
+    known.kubelet = Some(Instant::now());
+}
+
+fn add_child(known: &mut Known) {
+    known.children.insert(CONTAINER.to_owned());
+}
+
+fn unmount(known: &mut Known, running: Option<&str>) {
+    let volume = known.node.join("kubelet/pods/u/volumes/v");
+    fs::create_dir_all(&volume).unwrap();
+    fs::write(volume.join("data"), "").unwrap();
+    known.mount(volume.clone());
+    known.unmount(&volume, running).unwrap();
+}
 
 /// A pod `u` with a running container, and a running agent.
-struct Scene {
+struct Fixture {
     state: State,
     cri: ScriptedCri,
     _dir: tempfile::TempDir,
 }
 
-impl Scene {
+impl Fixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("outside")).unwrap();
@@ -34,27 +201,14 @@ impl Scene {
         Self { state, cri, _dir: dir }
     }
 
-    fn history(&self, change: impl FnOnce(&mut PodHistory)) -> &Self {
+    fn history(&self, change: impl FnOnce(&mut PodHistory)) {
         change(self.state.now().pods.get_mut("u").unwrap());
-        self
     }
 
-    fn known(&self, change: impl FnOnce(&mut Known)) -> &Self {
-        change(&mut self.state.now());
-        self
-    }
-
-    fn ending(&self, grace: u64) -> &Self {
-        self.history(|history| {
-            history.deleted = true;
-            history.ask(Asker::Api, Duration::from_secs(grace));
-        })
-    }
-
-    fn call(&self, kind: Kind, timeout: Option<u64>) -> &Self {
+    fn call(&self, kind: Kind, timeout: Option<u64>) {
         let id = match kind {
             Kind::StopPodSandbox | Kind::RemovePodSandbox => "sandbox-u-0",
-            _ => "container-u-c-0",
+            _ => CONTAINER,
         };
         let seen = Seen {
             kind,
@@ -69,14 +223,9 @@ impl Scene {
             judge.effect(&seen, world);
             judge.answered(&seen, true, world);
         });
-        self
     }
 
-    fn request(&self, home: bool, verb: &str, body: &str) -> &Self {
-        self.request_of("pods", home, verb, body)
-    }
-
-    fn request_of(&self, resource: &str, home: bool, verb: &str, body: &str) -> &Self {
+    fn request(&self, home: bool, verb: &str, resource: &str, body: &str) {
         let asked = Asked {
             verb: verb.to_owned(),
             resource: resource.to_owned(),
@@ -86,41 +235,52 @@ impl Scene {
         for code in [None, Some(200)] {
             judge::request(&self.state, &self.cri, home, &asked, body.as_bytes(), code);
         }
-        self
     }
 
-    #[track_caller]
-    fn assert_broken(&self, number: Option<u8>) {
-        let broken = self.state.now().broken.clone();
-        let expected = number.map(|number| format!("invariant {number} "));
-        let same = match (&broken, &expected) {
-            (None, None) => true,
-            (Some(broken), Some(expected)) => broken.starts_with(expected),
-            _ => false,
-        };
-        assert!(same, "{broken:?} instead of {expected:?}");
+    async fn happens(&self, event: &Event) {
+        match *event {
+            Ends(grace) => self.history(|history| {
+                history.deleted = true;
+                history.ask(Asker::Api, Duration::from_secs(grace));
+            }),
+            Call(kind, timeout) => self.call(kind, timeout),
+            Request(verb, resource, body) => self.request(true, verb, resource, body),
+            Later(seconds) => advance(Duration::from_secs(seconds)).await,
+            History(change) => self.history(change),
+            Change(change) => change(&mut self.state.now()),
+            Runtime(change) => self.cri.change(change),
+        }
+    }
+
+    fn broken(&self) -> Option<String> {
+        self.state.now().broken.clone()
     }
 }
 
-const THIS: &str = r#"{"preconditions":{"uid":"u"},"metadata":{"uid":"u"}}"#;
-
 #[tokio::test(start_paused = true)]
-async fn early_final_delete_is_detected() {
-    let scene = Scene::new();
-    scene.ending(30).request(true, "delete", THIS).assert_broken(Some(1));
-    let scene = Scene::new();
-    scene.cri.change(|world| world.containers.clear());
-    scene
-        .ending(30)
-        .known(|known| known.mount(known.node.join("kubelet/pods/u/volumes/v")));
-    scene.request(true, "delete", THIS).assert_broken(Some(1));
-    let scene = Scene::new();
-    scene.cri.change(|world| world.containers.clear());
-    fs::create_dir_all(scene.state.now().node.join("cgroup/kubepods/besteffort/podu")).unwrap();
-    scene.ending(30).request(true, "delete", THIS).assert_broken(Some(1));
-    let scene = Scene::new();
-    scene.cri.change(|world| world.containers.clear());
-    scene.ending(30).request(true, "delete", THIS).assert_broken(None);
+async fn each_broken_invariant_is_detected() {
+    for (case, (events, number)) in CASES.iter().enumerate() {
+        let fixture = Fixture::new();
+        for event in *events {
+            fixture.happens(event).await;
+        }
+        let broken = fixture.broken();
+        let found = broken.as_deref().and_then(|broken| broken.split(' ').nth(1));
+        assert_eq!(
+            found,
+            number.map(|number| number.to_string()).as_deref(),
+            "case {case}: {broken:?}"
+        );
+    }
+    let fixture = Fixture::new();
+    fixture.happens(&Ends(30)).await;
+    fixture.request(false, "patch", "pods", THIS);
+    assert!(
+        fixture
+            .broken()
+            .is_some_and(|broken| broken.starts_with("invariant 7 ")),
+        "in another cluster"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -142,160 +302,4 @@ async fn grace_period_that_is_over_in_whole_seconds_leaves_one() {
     advance(Duration::from_millis(5_670)).await;
     let set = |seconds| history.set_by_api(Duration::from_secs(seconds)).as_secs();
     assert_eq!((set(6), set(7)), (1, 7));
-}
-
-#[tokio::test(start_paused = true)]
-async fn effect_on_the_wrong_pod_is_detected() {
-    Scene::new()
-        .ending(30)
-        .request(true, "patch", "{}")
-        .assert_broken(Some(2));
-    Scene::new().request(true, "patch", THIS).assert_broken(Some(2));
-    Scene::new().call(Kind::StopContainer, Some(30)).assert_broken(Some(2));
-    Scene::new().ending(30).request(true, "patch", THIS).assert_broken(None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn shortened_or_extended_grace_period_is_detected() {
-    Scene::new()
-        .ending(30)
-        .call(Kind::StopContainer, Some(30))
-        .assert_broken(None);
-    Scene::new()
-        .ending(30)
-        .call(Kind::StopContainer, Some(28))
-        .assert_broken(Some(4));
-    Scene::new()
-        .ending(30)
-        .call(Kind::StopPodSandbox, None)
-        .assert_broken(Some(4));
-    let scene = Scene::new();
-    scene.ending(30).call(Kind::StopContainer, Some(30));
-    advance(Duration::from_secs(10)).await;
-    scene.call(Kind::StopContainer, Some(20)).assert_broken(None);
-    scene
-        .known(|known| known.agent.run += 1)
-        .call(Kind::StopContainer, Some(30))
-        .assert_broken(Some(4));
-    let scene = Scene::new();
-    scene.ending(1).call(Kind::StopContainer, Some(2));
-    advance(Duration::from_secs(10)).await;
-    scene.call(Kind::StopContainer, Some(2)).assert_broken(None);
-}
-
-#[tokio::test(start_paused = true)]
-async fn rerun_of_a_hook_is_detected() {
-    let hook = || {
-        let scene = Scene::new();
-        scene.ending(30).call(Kind::ExecSync, Some(30));
-        scene
-    };
-    hook().call(Kind::ExecSync, Some(30)).assert_broken(Some(5));
-    // A crash may precede the record of the hook's completion, but not the stop.
-    let interrupted = hook();
-    interrupted
-        .known(|known| known.agent.run += 1)
-        .call(Kind::ExecSync, Some(30))
-        .assert_broken(None);
-    let recorded = hook();
-    recorded
-        .call(Kind::StopContainer, Some(30))
-        .known(|known| known.agent.run += 1);
-    recorded.call(Kind::ExecSync, Some(30)).assert_broken(Some(5));
-}
-
-#[tokio::test(start_paused = true)]
-async fn data_loss_is_detected() {
-    let scene = Scene::new();
-    fs::remove_file(scene.state.now().node.join("outside/keep")).unwrap();
-    scene
-        .history(|history| history.deleted = true)
-        .known(Known::check_files)
-        .assert_broken(Some(6));
-    let scene = Scene::new();
-    scene.history(|history| history.deleted = true);
-    scene.known(|known| known.mount(known.node.join("kubelet/pods/u/volumes/v")));
-    scene.known(Known::check_files).assert_broken(Some(6));
-    let scene = Scene::new();
-    scene.known(Known::check_files).assert_broken(Some(6));
-}
-
-#[tokio::test(start_paused = true)]
-async fn effect_during_a_mismatch_on_a_static_pod_or_beside_a_kubelet_is_detected() {
-    Scene::new()
-        .ending(30)
-        .request(false, "patch", THIS)
-        .assert_broken(Some(7));
-    let scene = Scene::new();
-    scene.ending(30).known(|known| known.wrong_world = Some(Instant::now()));
-    advance(Duration::from_secs(1)).await;
-    scene.call(Kind::StopContainer, Some(30)).assert_broken(Some(7));
-    Scene::new()
-        .ending(30)
-        .history(|history| history.is_static = true)
-        .call(Kind::StopContainer, Some(30))
-        .assert_broken(Some(8));
-    let scene = Scene::new();
-    scene.ending(30).known(|known| known.kubelet = Some(Instant::now()));
-    scene.call(Kind::StopContainer, Some(30)).assert_broken(None);
-    advance(Duration::from_secs(2)).await;
-    scene.call(Kind::StopContainer, Some(29)).assert_broken(Some(9));
-}
-
-const WRONG: &str = r#"{"reason":"RuntimeStateMismatch","involvedObject":{"uid":"u"}}"#;
-
-#[tokio::test(start_paused = true)]
-async fn overruling_a_correct_runtime_is_detected() {
-    let conclude = |scene: &Scene| {
-        scene.request_of("events", true, "create", WRONG);
-        scene.request(true, "delete", THIS);
-    };
-    let scene = Scene::new();
-    conclude(scene.ending(30));
-    scene.assert_broken(Some(1));
-    let loses_shim = |pid| {
-        let scene = Scene::new();
-        scene.cri.change(|world| {
-            let id = "container-u-c-0";
-            world.containers.get_mut(id).unwrap().pid = pid;
-            world.kill_shim(id);
-        });
-        scene.ending(30).history(|history| history.shim_died = true);
-        scene
-    };
-    let wrong = loses_shim(Some(7));
-    conclude(&wrong);
-    wrong.assert_broken(None);
-    let names_none = loses_shim(None);
-    conclude(&names_none);
-    names_none.assert_broken(Some(1));
-    let has_children = loses_shim(Some(7));
-    has_children.known(|known| _ = known.children.insert("container-u-c-0".to_owned()));
-    conclude(&has_children);
-    has_children.assert_broken(Some(1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn success_of_an_unknown_exit_is_detected() {
-    const SUCCEEDED: &str = r#"{"metadata":{"uid":"u"},"status":{"phase":"Succeeded"}}"#;
-    let scene = Scene::new();
-    scene.ending(30).request(true, "patch", SUCCEEDED).assert_broken(None);
-    let scene = Scene::new();
-    scene.ending(30).history(|history| history.end_unknown = true);
-    scene.request(true, "patch", SUCCEEDED).assert_broken(Some(10));
-}
-
-#[tokio::test(start_paused = true)]
-async fn unmount_under_a_running_container_is_detected() {
-    for (runs, number) in [(Some("c"), Some(1)), (None, None)] {
-        let scene = Scene::new();
-        let volume = scene.state.now().node.join("kubelet/pods/u/volumes/v");
-        fs::create_dir_all(&volume).unwrap();
-        fs::write(volume.join("data"), "").unwrap();
-        scene.ending(30).known(|known| {
-            known.mount(volume.clone());
-            known.unmount(&volume, runs).unwrap();
-        });
-        scene.assert_broken(number);
-    }
 }

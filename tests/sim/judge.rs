@@ -69,7 +69,7 @@ impl Director for Judge {
             let why = format!("image {:?}: not found", it.image);
             return Some(Fault::Error(Code::Unknown, why));
         }
-        match known.faults.looks? {
+        match known.faults.reads? {
             ReadFault::Error => Some(Fault::Error(Code::Unknown, "trouble".to_owned())),
             ReadFault::Hang => Some(Fault::Hang),
             ReadFault::Late(by) => Some(Fault::Late(by)),
@@ -205,10 +205,10 @@ pub fn request(state: &State, cri: &ScriptedCri, home: bool, asked: &Asked, body
         }
     }
     if asked.resource == "nodes" && code == 200 {
-        known.wrong_world = if home {
+        known.mismatch_since = if home {
             None
         } else {
-            known.wrong_world.or(Some(Instant::now()))
+            known.mismatch_since.or(Some(Instant::now()))
         };
     }
     if !home || !writes || asked.resource == "events" {

@@ -27,70 +27,73 @@ pub struct Step {
     pub what: Action,
 }
 
-/// An action. Pods are given by their index in the plan.
+/// An action. Pods are given by their index in the plan; a duration is how long it lasts, or how long the agent or the runtime
+/// is down.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// A user deletes the pod, with this grace period or its own.
-    Delete { pod: usize, grace: Option<i64> },
-    /// A user of the node stops or evicts the pod.
-    Kill {
-        pod: usize,
-        grace: Option<i64>,
-        evict: bool,
-    },
+    Delete(usize, Option<i64>),
+    /// A user of the node stops the pod, with this grace period or its own, or evicts it.
+    Stop(usize, Option<i64>, Cause),
     /// A user deletes the object at once, including its finalizers.
-    Vanish { pod: usize },
+    Vanish(usize),
     /// The same, and a new pod with its name is created.
-    Replace { pod: usize },
+    Replace(usize),
     /// A controller removes the pod's finalizer.
-    Release { pod: usize },
-    /// Requests of the agent fail like this.
-    Api {
-        faults: ApiFault,
-        verb: Option<&'static str>,
-        times: u32,
-    },
+    Release(usize),
+    /// So many requests of the agent with this verb, or any, fail like this.
+    Api(ApiFault, Option<&'static str>, u32),
     /// The API server is unreachable.
-    ApiAway { lasts: Duration },
+    ApiAway(Duration),
     /// The API server's address leads to another cluster.
-    OtherCluster { lasts: Duration },
-    /// The next write calls to the runtime fail like this.
-    Call { faults: CallFault, times: usize },
+    OtherCluster(Duration),
+    /// So many next write calls to the runtime fail like this.
+    Call(CallFault, usize),
     /// Read calls to the runtime fail like this.
-    Look { faults: ReadFault, lasts: Duration },
+    Look(ReadFault, Duration),
     /// The runtime is down; containers continue to run.
-    RuntimeAway { lasts: Duration },
+    RuntimeAway(Duration),
     /// A container of the pod restarts, if others still run.
-    Restart { pod: usize },
+    Restart(usize),
     /// The runtime forgets exited containers of the pod.
-    Forget { pod: usize },
+    Forget(usize),
     /// The runtime has lost the exit status of a container.
-    Unknown { pod: usize },
+    Unknown(usize),
     /// The shims of the pod's running containers die with them, or only one of them. The runtime still reports them as running.
     /// Child processes of the containers are left for this time.
-    ShimDies {
-        pod: usize,
-        all: bool,
-        rest: Option<Duration>,
-    },
+    ShimDies(usize, Shims, Option<Duration>),
     /// The runtime restarts, and detects dead shims afterwards.
-    RuntimeRestarts { down: Duration },
-    /// The next unmounts fail with EBUSY.
-    Busy { times: usize },
+    RuntimeRestarts(Duration),
+    /// So many next unmounts fail with EBUSY.
+    Busy(usize),
     /// A kubelet process runs.
-    Kubelet { lasts: Duration },
+    Kubelet(Duration),
     /// The journal's disk is full.
-    DiskFails { lasts: Duration },
+    DiskFails(Duration),
     /// The agent crashes after this many scheduler turns.
-    Crash { turns: usize, down: Duration },
+    Crash(usize, Duration),
     /// The agent crashes before this many further effects.
-    CrashAtEffect { after: usize },
+    CrashAtEffect(usize),
     /// The agent crashes after this many further writes of the journal, even within a commit.
-    CutAtWrite { after: usize },
+    CutAtWrite(usize),
     /// The node reboots: all containers exit.
-    Reboot { down: Duration },
+    Reboot(Duration),
     /// The agent is stopped.
-    Stop { down: Duration },
+    StopAgent(Duration),
+}
+
+/// Why a user of the node stops a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cause {
+    Stop,
+    Eviction,
+}
+
+/// Which of a pod's shims die.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shims {
+    All,
+    First,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -140,10 +143,7 @@ impl Plan {
             if !dice.one_in(6) {
                 steps.push(Step {
                     at: dice.millis(20_000),
-                    what: Action::Delete {
-                        pod,
-                        grace: grace(&mut dice),
-                    },
+                    what: Action::Delete(pod, grace(&mut dice)),
                 });
             }
         }
@@ -179,19 +179,14 @@ impl Plan {
         if dice.one_in(4) {
             let pod = dice.up_to(self.pods.len());
             let at = dice.millis(LASTS / 2);
-            let what = Action::ShimDies {
-                pod,
-                all: dice.one_in(2),
-                rest: dice.one_in(3).then(|| dice.millis(60_000)),
-            };
+            let shims = if dice.one_in(2) { Shims::All } else { Shims::First };
+            let what = Action::ShimDies(pod, shims, dice.one_in(3).then(|| dice.millis(60_000)));
             self.steps.push(Step { at, what });
             if dice.one_in(3) {
                 let at = at + dice.millis(LASTS);
                 let down = dice.millis(10_000);
-                self.steps.push(Step {
-                    at,
-                    what: Action::RuntimeRestarts { down },
-                });
+                let what = Action::RuntimeRestarts(down);
+                self.steps.push(Step { at, what });
             }
         }
         if dice.one_in(4) {
@@ -207,69 +202,36 @@ impl Action {
     fn any(dice: &mut Dice, pods: usize) -> Self {
         let pod = dice.up_to(pods);
         match dice.up_to(30) {
-            0..=2 => Self::Delete {
-                pod,
-                grace: grace(dice),
-            },
-            3 => Self::Vanish { pod },
-            4 => Self::Replace { pod },
-            5 => Self::Release { pod },
-            6..=10 => Self::Api {
-                faults: ApiFault::any(dice),
-                verb: verb(dice),
-                times: times(dice),
-            },
-            11 => Self::ApiAway {
-                lasts: dice.millis(40_000),
-            },
-            12 => Self::OtherCluster {
-                lasts: dice.millis(40_000),
-            },
-            13..=15 => Self::Call {
-                faults: CallFault::any(dice),
-                times: 1 + dice.up_to(3),
-            },
-            16 => Self::Look {
-                faults: ReadFault::any(dice),
-                lasts: dice.millis(20_000),
-            },
-            17 => Self::RuntimeAway {
-                lasts: dice.millis(30_000),
-            },
-            18 => Self::Restart { pod },
-            19 if dice.one_in(2) => Self::Forget { pod },
-            19 => Self::Unknown { pod },
-            20 => Self::Busy {
-                times: 1 + dice.up_to(5),
-            },
-            21 => Self::Kubelet {
-                lasts: dice.millis(40_000),
-            },
-            22 => Self::DiskFails {
-                lasts: dice.millis(20_000),
-            },
-            23 => Self::Crash {
-                turns: dice.up_to(60),
-                down: dice.millis(20_000),
-            },
-            26..=28 => Self::Kill {
-                pod,
-                grace: grace(dice),
-                evict: dice.one_in(2),
-            },
-            24 if dice.one_in(2) => Self::CutAtWrite { after: dice.up_to(12) },
-            24 => Self::CrashAtEffect { after: dice.up_to(6) },
-            25 if dice.one_in(2) => Self::Reboot {
-                down: dice.millis(20_000),
-            },
-            25 => Self::Stop {
-                down: dice.millis(20_000),
-            },
-            _ => Self::Crash {
-                turns: dice.up_to(6),
-                down: dice.millis(2_000),
-            },
+            0..=2 => Self::Delete(pod, grace(dice)),
+            3 => Self::Vanish(pod),
+            4 => Self::Replace(pod),
+            5 => Self::Release(pod),
+            6..=10 => Self::Api(ApiFault::any(dice), verb(dice), times(dice)),
+            11 => Self::ApiAway(dice.millis(40_000)),
+            12 => Self::OtherCluster(dice.millis(40_000)),
+            13..=15 => Self::Call(CallFault::any(dice), 1 + dice.up_to(3)),
+            16 => Self::Look(ReadFault::any(dice), dice.millis(20_000)),
+            17 => Self::RuntimeAway(dice.millis(30_000)),
+            18 => Self::Restart(pod),
+            19 if dice.one_in(2) => Self::Forget(pod),
+            19 => Self::Unknown(pod),
+            20 => Self::Busy(1 + dice.up_to(5)),
+            21 => Self::Kubelet(dice.millis(40_000)),
+            22 => Self::DiskFails(dice.millis(20_000)),
+            23 => Self::Crash(dice.up_to(60), dice.millis(20_000)),
+            26..=28 => Self::Stop(pod, grace(dice), Cause::any(dice)),
+            24 if dice.one_in(2) => Self::CutAtWrite(dice.up_to(12)),
+            24 => Self::CrashAtEffect(dice.up_to(6)),
+            25 if dice.one_in(2) => Self::Reboot(dice.millis(20_000)),
+            25 => Self::StopAgent(dice.millis(20_000)),
+            _ => Self::Crash(dice.up_to(6), dice.millis(2_000)),
         }
+    }
+}
+
+impl Cause {
+    fn any(dice: &mut Dice) -> Self {
+        if dice.one_in(2) { Self::Eviction } else { Self::Stop }
     }
 }
 
@@ -340,19 +302,13 @@ impl std::fmt::Display for Plan {
         let named = if self.names_processes { "" } else { "no " };
         writeln!(f, "  runtime: {:?}, names {named}processes", self.manners)?;
         for (number, pod) in self.pods.iter().enumerate() {
-            let PodPlan {
-                kind,
-                grace,
-                finalizer,
-                containers,
-                old_sandboxes,
-                volumes,
-            } = pod;
+            let (kind, grace, finalizer) = (pod.kind, pod.grace, pod.finalizer);
+            let (sandboxes, volumes) = (pod.old_sandboxes, &pod.volumes);
             writeln!(
                 f,
-                "  p{number}: {kind:?}, grace {grace} s, finalizer {finalizer}, old sandboxes {old_sandboxes}, volumes {volumes:?}"
+                "  p{number}: {kind:?}, grace {grace} s, finalizer {finalizer}, old sandboxes {sandboxes}, volumes {volumes:?}"
             )?;
-            for (number, container) in containers.iter().enumerate() {
+            for (number, container) in pod.containers.iter().enumerate() {
                 writeln!(f, "    c{number}: {container:?}")?;
             }
         }

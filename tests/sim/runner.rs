@@ -120,18 +120,12 @@ pub fn describe_failure(seed: u64, broken: &str) -> String {
 
 impl std::fmt::Display for Tally {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self {
-            runs,
-            took,
-            virtual_time,
-            shims_died,
-            overruled,
-            unread,
-            broken: _,
-        } = self;
+        let (runs, took) = (self.runs, self.took);
+        let (shims_died, overruled, unread) = (self.shims_died, self.overruled, self.unread);
         let rate = runs * 60_000 / u64::try_from(took.as_millis()).unwrap_or(1).max(1);
-        let each = virtual_time
-            .checked_div(u32::try_from(*runs).unwrap_or(u32::MAX))
+        let each = self
+            .virtual_time
+            .checked_div(u32::try_from(runs).unwrap_or(u32::MAX))
             .unwrap_or_default();
         write!(
             f,

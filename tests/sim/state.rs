@@ -44,7 +44,7 @@ pub struct Known {
     /// Since when a kubelet runs.
     pub kubelet: Option<Instant>,
     /// Since when the agent reaches another cluster.
-    pub wrong_world: Option<Instant>,
+    pub mismatch_since: Option<Instant>,
     /// Cuts open connections and calls.
     pub wire: CancellationToken,
     pub line: CancellationToken,
@@ -78,7 +78,7 @@ pub struct Faults {
     pub other_cluster: bool,
     pub runtime_away: bool,
     pub calls: Vec<CallFault>,
-    pub looks: Option<ReadFault>,
+    pub reads: Option<ReadFault>,
     pub busy: usize,
 }
 
@@ -167,7 +167,7 @@ impl State {
             agent: Agent::default(),
             faults: Faults::default(),
             kubelet: None,
-            wrong_world: None,
+            mismatch_since: None,
             wire: CancellationToken::new(),
             line: CancellationToken::new(),
         };
@@ -381,7 +381,7 @@ impl Known {
                 format_args!("{what} although a kubelet is here since {:?}", since.elapsed()),
             );
         }
-        if let Some(since) = self.wrong_world
+        if let Some(since) = self.mismatch_since
             && since.elapsed() > Duration::from_millis(1)
         {
             self.broken(

@@ -12,8 +12,6 @@ use testbed::{
 };
 use tokio::time::{Instant, sleep};
 
-use pod_teardown::teardown::journal::PodJournalExt as _;
-
 use crate::{
     agent::{Machine, Running, began_at},
     disk::{self, Disk},
@@ -433,13 +431,13 @@ impl<'p> Sim<'p> {
 
     /// Whether the agent cannot start without its disk; systemd restarts it.
     fn lacks_disk(why: &str) -> bool {
-        [disk::FULL, disk::GONE].iter().any(|said| why.contains(said))
+        [disk::FULL, disk::GONE].iter().any(|error| why.contains(error))
     }
 
     /// A pod that has not terminated, or something of it that is left.
     async fn left(&self) -> Option<String> {
         let answers = self.agent.as_ref()?.answers.lock().unwrap().as_ref().map(|answers| {
-            let held = answers.guard.absence_hold().is_some();
+            let held = answers.guard.absence.hold_reason().is_some();
             let journal = answers.journal.unfinished();
             (
                 held,
@@ -457,17 +455,14 @@ impl<'p> Sim<'p> {
         let object = |uid: &str| objects.iter().find(|object| object["metadata"]["uid"] == uid);
         let known = self.reach.state.now();
         for (uid, history) in &known.pods {
-            let wrong = self.reach.cri.look(|world| {
-                let mut containers = world.containers.values().filter(|it| it.pod_uid == *uid);
-                containers.any(|it| it.shim_died)
-            });
-            let in_runtime = self.reach.cri.look(|world| {
-                world.sandboxes.values().any(|it| it.pod_uid == *uid)
-                    || world.containers.values().any(|it| it.pod_uid == *uid)
-            });
-            let runs = self.reach.cri.look(|world| {
-                let mut containers = world.containers.values().filter(|it| it.pod_uid == *uid);
-                containers.any(|it| known.runs(it))
+            let (wrong, in_runtime, runs) = self.reach.cri.look(|world| {
+                let containers: Vec<_> = world.containers.values().filter(|it| it.pod_uid == *uid).collect();
+                let has_sandbox = world.sandboxes.values().any(|it| it.pod_uid == *uid);
+                (
+                    containers.iter().any(|it| it.shim_died),
+                    has_sandbox || !containers.is_empty(),
+                    containers.iter().any(|it| known.runs(it)),
+                )
             });
             let dir = known.node.join("kubelet/pods").join(uid).exists();
             let unseen = |run| run != known.agent.run || history.listed != run;

@@ -21,9 +21,10 @@ use nix::{
 use serde_json::json;
 use testbed::{
     cgroups::{self, hierarchies},
+    command::Killed,
     containerd::TOOL_IMAGE,
     pods::StartedPod,
-    wait::eventually,
+    wait::{eventually, until_ok},
 };
 use tokio::time::{Instant, sleep};
 
@@ -31,20 +32,16 @@ use super::{
     drivers::{Drivers, Storage, demand},
     pods::{POLITE, STUBBORN, simple},
     scene::{PATIENCE, Scene},
-    shows,
 };
 
 /// Longest time until a pod is deleted that the runtime still reports as running: 30 s after the grace period, and some checks.
 const WRONG_FOR: Duration = Duration::from_secs(80);
 
-/// A part of the network that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NetworkPart {
     Plugins,
     Configuration,
 }
-
-// === impl NetworkPart ===
 
 impl NetworkPart {
     fn set_away(self, scene: &Scene, away: bool) -> Result<()> {
@@ -67,13 +64,16 @@ pub async fn sandbox_is_retried_until_its_network_configuration_is_back(scene: &
 pub async fn object_goes_without_its_network_after_an_approval(scene: &mut Scene) -> Result<()> {
     let pod = without_network(scene, NetworkPart::Configuration).await?;
     let item = format!("pod/{}", scene.name("web"));
-    eventually(PATIENCE, "the safety hold", async || {
+    until_ok(PATIENCE, async || {
         let holds = scene.ask(&["holds"]).await?;
-        Ok((holds.contains(&item) && holds.contains("is not taken down")).then_some(()))
+        ensure!(
+            holds.contains(&item) && holds.contains("is not taken down"),
+            "no hold: {holds}"
+        );
+        Ok(())
     })
     .await?;
-    let why = scene.ask(&["why", &scene.name("web")]).await?;
-    ensure!(why.contains("pod-teardown approve pod/"), "{why}");
+    scene.why("web", &["pod-teardown approve pod/"]).await?;
     scene.ask(&["approve", &item, "--yes"]).await?;
     scene.gone(&pod).await?;
     NetworkPart::Configuration.set_away(scene, false)?;
@@ -131,11 +131,11 @@ async fn without_network(scene: &mut Scene, part: NetworkPart) -> Result<Started
     scene.delete(&pod, None).await?;
     let event = scene.event(&pod, "FailedKillPod").await?;
     ensure!(event["message"].to_string().contains("StopPodSandbox"), "{event}");
-    let late = Instant::now() + PATIENCE;
-    while volume.exists() {
-        ensure!(Instant::now() < late, "its volume stays for the sake of its network");
-        sleep(Duration::from_millis(50)).await;
-    }
+    until_ok(PATIENCE, async || {
+        ensure!(!volume.exists(), "its volume stays for the sake of its network");
+        Ok(())
+    })
+    .await?;
     ensure!(
         scene.object("web").await?["status"]["phase"] == "Running",
         "it is output to have ended"
@@ -162,7 +162,7 @@ pub async fn container_whose_shim_is_killed_during_its_stop_leaves_nothing(scene
     let pod = scene.run(simple("meanwhile", 8, STUBBORN)).await?;
     let history = scene.follow(&pod).await?;
     scene.delete(&pod, None).await?;
-    scene.says("meanwhile", "term").await?;
+    scene.wait_for_line("meanwhile", "term").await?;
     kill_shim(scene, &pod)?;
     ended_and_clean(scene, &pod).await?;
     ensure!(
@@ -220,15 +220,14 @@ pub async fn container_below_a_stopped_shim_is_killed_and_its_pod_goes(scene: &m
     let history = scene.follow(&pod).await?;
     signal_shim(scene, &pod, Signal::SIGSTOP)?;
     scene.delete(&pod, None).await?;
-    let why = why_with(scene, &pod, "sends it SIGKILL in").await?;
-    for words in [
-        format!("process {shim} \"containerd-shim-runc-v2\", the shim of sandbox"),
-        "is stopped (state T)".to_owned(),
-        "container main runs as process ".to_owned(),
-        format!("\"sh\" in cgroup {}/", pod.cgroup),
-    ] {
-        ensure!(why.contains(&words), "{words:?} is not in {why}");
-    }
+    let texts = [
+        "sends it SIGKILL in",
+        &*format!("process {shim} \"containerd-shim-runc-v2\", the shim of sandbox"),
+        "is stopped (state T)",
+        "container main runs as process ",
+        &format!("\"sh\" in cgroup {}/", pod.cgroup),
+    ];
+    scene.why("stopped", &texts).await?;
     killed_and_gone(scene, &pod, &format!("shim {shim} (containerd-shim-runc-v2)")).await?;
     ensure!(history.end().await?.phase() == "Failed");
     signal_shim(scene, &pod, Signal::SIGCONT)?;
@@ -243,11 +242,14 @@ pub async fn container_is_killed_when_the_program_of_the_runtime_is_missing(scen
     let history = scene.follow(&pod).await?;
     scene.stage.containerd.set_runc_away(true)?;
     scene.delete(&pod, None).await?;
-    let why = why_with(scene, &pod, "sends it SIGKILL in").await?;
     let program = scene.stage.containerd.paths().runc_program.display().to_string();
-    for words in ["container main runs as process ", "no such file or directory", &program] {
-        ensure!(why.contains(words), "{words:?} is not in {why}");
-    }
+    let texts = [
+        "sends it SIGKILL in",
+        "container main runs as process ",
+        "no such file or directory",
+        &program,
+    ];
+    scene.why("missing", &texts).await?;
     killed_and_gone(scene, &pod, "container main runs as process ").await?;
     ensure!(history.end().await?.phase() == "Failed");
     scene.stage.containerd.set_runc_away(false)?;
@@ -265,7 +267,7 @@ pub async fn repaired_runtime_finishes_the_stop_itself(scene: &mut Scene) -> Res
             _ => signal_shim(scene, &pod, Signal::SIGSTOP)?,
         }
         scene.delete(&pod, None).await?;
-        why_with(scene, &pod, "sends it SIGKILL in").await?;
+        scene.why(repair, &["sends it SIGKILL in"]).await?;
         let repaired = Instant::now();
         match repair {
             "program-is-back" => scene.stage.containerd.set_runc_away(false)?,
@@ -326,29 +328,14 @@ pub async fn process_of_a_sandbox_outside_of_its_cgroup_is_killed(scene: &mut Sc
 
 async fn named_and_killed(scene: &Scene, pod: &StartedPod, pause: u32, outside: &str) -> Result<()> {
     scene.delete(pod, None).await?;
-    let why = why_with(scene, pod, "sends it SIGKILL in").await?;
-    for words in [
-        format!("is not stopped: its process {pause} "),
-        format!("in cgroup {outside}"),
-    ] {
-        ensure!(why.contains(&words), "{words:?} is not in {why}");
-    }
+    let texts = [
+        "sends it SIGKILL in",
+        &*format!("is not stopped: its process {pause} "),
+        &format!("in cgroup {outside}"),
+    ];
+    let why = scene.why(&pod.identity.name, &texts).await?;
     ensure!(!why.contains("all containers have exited"), "{why}");
     killed_and_gone(scene, pod, &format!("process {pause} ")).await
-}
-
-/// The answer of `why` about a pod, once it contains these words.
-async fn why_with(scene: &Scene, pod: &StartedPod, words: &str) -> Result<String> {
-    let late = Instant::now() + PATIENCE;
-    loop {
-        let why = scene.ask(&["why", pod.uid()]).await.unwrap_or_default();
-        if why.contains(words) {
-            eprintln!("{why}");
-            return Ok(why);
-        }
-        ensure!(Instant::now() < late, "{words:?} is not in {why}");
-        sleep(Duration::from_millis(200)).await;
-    }
 }
 
 /// Waits until the agent has killed the pod, and the pod is gone although the runtime is not repaired.
@@ -373,19 +360,8 @@ pub async fn why_shows_a_stop_without_answer_while_a_process_uses_the_containers
     let open = File::open(&root).with_context(|| format!("open {}", root.display()))?;
     let history = scene.follow(&pod).await?;
     scene.delete(&pod, None).await?;
-    let name = scene.name("open");
-    let late = Instant::now() + PATIENCE;
-    let why = loop {
-        let why = scene.ask(&["why", &name]).await.unwrap_or_default();
-        if why.contains("no answer") || Instant::now() > late {
-            break why;
-        }
-        sleep(Duration::from_millis(100)).await;
-    };
-    ensure!(
-        why.contains("StopContainer (timeout 2s): no answer") && !why.contains("nothing has failed"),
-        "{why}"
-    );
+    let why = scene.why("open", &["StopContainer (timeout 2s): no answer"]).await?;
+    ensure!(!why.contains("nothing has failed"), "{why}");
     let states = states(scene, &pod).await?;
     ensure!(states == [ContainerState::ContainerRunning], "{states:?}");
     drop(open);
@@ -414,31 +390,19 @@ pub async fn why_names_the_busy_mount_and_its_holder(scene: &mut Scene) -> Resul
         .arg(&nested)
         .status()?;
     ensure!(mounted.success(), "{mounted}");
-    let mut holder = Command::new("sleep").arg("300").current_dir(&nested).spawn()?;
+    let holder = Killed::sleep_in(&nested)?;
     scene.delete(&pod, None).await?;
     let output = scene.event(&pod, "FailedKillPod").await?["message"].to_string();
-    let named = format!("process {} \"sleep\" (working directory)", holder.id());
-    let name = scene.name("nested");
-    let late = Instant::now() + PATIENCE;
-    let why = loop {
-        // A search that takes too long names no holder.
-        let why = scene.ask(&["why", &name]).await?;
-        if why.contains(&named) || Instant::now() > late {
-            break why;
-        }
-        sleep(Duration::from_millis(100)).await;
-    };
-    holder.kill().and_then(|()| holder.wait())?;
+    let named = format!("process {} \"sleep\" (working directory)", holder.pid());
+    let busy = nested.to_str().context("UTF-8")?;
+    // A search that takes too long names no holder.
+    let why = scene
+        .why("nested", &["StopPodSandbox", "device or resource busy", busy, &named])
+        .await;
+    drop(holder);
     let unmounted = Command::new("umount").arg(&nested).status()?;
     ensure!(unmounted.success(), "{unmounted}");
-    for words in [
-        "StopPodSandbox",
-        "device or resource busy",
-        nested.to_str().context("UTF-8")?,
-        &named,
-    ] {
-        ensure!(why.contains(words), "{words:?} is not in {why}");
-    }
+    why?;
     ensure!(output.contains("device or resource busy"), "{output}");
     scene.gone_and_clean(&pod).await
 }
@@ -527,20 +491,14 @@ async fn states(scene: &Scene, pod: &StartedPod) -> Result<Vec<ContainerState>> 
 /// Checks that nothing of the pod runs, in the runtime or in the kernel.
 async fn ended_and_clean(scene: &Scene, pod: &StartedPod) -> Result<()> {
     scene.gone_and_clean(pod).await?;
-    let late = Instant::now() + PATIENCE;
-    let paths: Vec<_> = hierarchies()?
-        .iter()
-        .map(|root| root.join(pod.cgroup.trim_start_matches('/')))
-        .collect();
-    while paths.iter().any(|path| path.exists()) {
-        ensure!(
-            Instant::now() < late,
-            "the cgroup stays: {:?}",
-            fs::read_to_string("/proc/self/cgroup")
-        );
-        sleep(Duration::from_millis(50)).await;
-    }
-    Ok(())
+    until_ok(PATIENCE, async || {
+        for root in hierarchies()? {
+            let path = root.join(pod.cgroup.trim_start_matches('/'));
+            ensure!(!path.exists(), "{} stays", path.display());
+        }
+        Ok(())
+    })
+    .await
 }
 
 /// Without the OCI runtime's program a shim that dies leaves its processes, and the runtime reports them as exited. One of them was
@@ -557,12 +515,12 @@ pub async fn process_that_was_named_is_killed_though_the_runtime_reports_its_exi
     cgroups::set(&outside, "cgroup.procs", &main.to_string())?;
     scene.stage.containerd.set_runc_away(true)?;
     scene.delete(&pod, None).await?;
-    shows(
-        scene,
-        "named",
-        &[&format!("as process {main} \"sh\""), "this agent sends it SIGKILL"],
-    )
-    .await?;
+    scene
+        .why(
+            "named",
+            &[&format!("as process {main} \"sh\""), "this agent sends it SIGKILL"],
+        )
+        .await?;
     kill_shim(scene, &pod)?;
     nothing_is_taken_from(main, &drivers, &storage).await?;
     scene.gone_and_clean(&pod).await?;

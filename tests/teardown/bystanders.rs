@@ -62,7 +62,7 @@ pub async fn mirror_pod_is_not_touched(scene: &mut Scene) -> Result<()> {
     // After a list of the runtime has found that the API server does not have it.
     let stranger = format!("{}/static", scene.namespace);
     loop {
-        let unmanaged = scene.status().await?["watch"]["unmanaged"].to_string();
+        let unmanaged = scene.status().await?["housekeeping"]["unmanaged"].to_string();
         if unmanaged.contains(&stranger) {
             break;
         }

@@ -9,11 +9,11 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use testbed::{control_plane::ControlPlane, stage::AgentProcess, wait::eventually};
+use testbed::{claims::Claim, control_plane::ControlPlane, wait::eventually};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::cases::{
-    Case, Scene, StageKind,
+    Scene, Shared, claims,
     pods::{POLITE, simple},
     scene::{AGENT, PATIENCE},
 };
@@ -23,17 +23,11 @@ const VALID: Duration = Duration::from_secs(15);
 /// The expiry of a certificate has whole seconds, and a server may check later.
 const SURELY: Duration = Duration::from_secs(2);
 
-/// The claims.
-pub fn cases() -> Vec<Case<ControlPlane>> {
-    vec![Case {
-        name: "certificates::renewed_certificate_is_used_and_an_expired_one_loses_nothing",
-        stage_kind: StageKind::Own,
-        check: |scene, plane| {
-            Box::pin(renewed_certificate_is_used_and_an_expired_one_loses_nothing(
-                scene, plane,
-            ))
-        },
-    }]
+pub fn cases() -> Vec<Claim<Shared<ControlPlane>>> {
+    claims! {
+        in certificates on ControlPlane;
+        Own: [renewed_certificate_is_used_and_an_expired_one_loses_nothing],
+    }
 }
 
 /// A kubelet's certificates, each in its own file, and the link to the current one.
@@ -43,8 +37,6 @@ struct Certificates<'a> {
     dir: PathBuf,
     many: usize,
 }
-
-// === impl Certificates ===
 
 impl Certificates<'_> {
     fn current(&self) -> PathBuf {
@@ -82,7 +74,8 @@ async fn renewed_certificate_is_used_and_an_expired_one_loses_nothing(
     fs::write(&kubeconfig, text)?;
     // Last: pods take seconds to start.
     let first_ends = certificates.renew(VALID)?;
-    let agent = AgentProcess::start_as(&stage, Path::new(AGENT), &kubeconfig).await?;
+    let agent = stage.agent(Path::new(AGENT))?;
+    let agent = agent.flag("--kubeconfig", &kubeconfig).start().await?;
 
     agent
         .during(async {
@@ -111,6 +104,5 @@ async fn renewed_certificate_is_used_and_an_expired_one_loses_nothing(
         .await?;
     let log = agent.log();
     ensure!(log.contains("Credentials reloaded"), "{log}");
-    ensure!(agent.stop().await? == Some(0));
-    Ok(())
+    agent.stop().await
 }

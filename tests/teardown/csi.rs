@@ -1,13 +1,13 @@
 //! Volumes and devices of drivers.
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use anyhow::{Result, ensure};
-use testbed::drivers::{Behavior, CsiCall};
-use tokio::{
-    process::Command,
-    time::{Instant, sleep},
+use testbed::{
+    drivers::{Behavior, CsiCall},
+    wait::eventually,
 };
+use tokio::process::Command;
 use tonic::Code;
 
 use super::{
@@ -37,20 +37,16 @@ pub async fn volume_may_be_attached_elsewhere_only_after_its_driver_has_unstaged
         event.contains("the array is away") && event.contains(&storage.handle),
         "{event}"
     );
-    let late = Instant::now() + PATIENCE;
-    while storage.volumes_asked(&drivers).len() < 4 {
+    eventually(PATIENCE, "four calls", async || {
+        let in_use = storage.is_in_use(stage).await?;
         ensure!(
-            Instant::now() < late,
-            "it is not tried again: {:?}",
-            storage.volumes_asked(&drivers)
-        );
-        ensure!(
-            storage.is_in_use(stage).await?,
+            in_use,
             "{} may be attached elsewhere while it is staged here",
             storage.volume
         );
-        sleep(Duration::from_millis(25)).await;
-    }
+        Ok((storage.volumes_asked(&drivers).len() >= 4).then_some(()))
+    })
+    .await?;
     ensure!(storage.mounted()? == [&*storage.staging], "{:?}", storage.mounted()?);
     scene.object("stateful").await?;
 
@@ -89,14 +85,13 @@ pub async fn pod_of_an_uninstalled_driver_terminates_with_the_commands_that_why_
     scene.delete(&pod, None).await?;
     scene.event(&pod, "FailedUnMount").await?;
     let name = scene.name("uninstalled");
-    let why = scene.ask(&["why", &name]).await?;
     let unmounts = format!(
         "umount {} && umount {}",
         storage.target.display(),
         storage.staging.display()
     );
     let commands = format!("{unmounts} && pod-teardown approve pod/{name}");
-    ensure!(why.contains(&commands), "{commands} is not in {why}");
+    scene.why("uninstalled", &[&commands]).await?;
     scene.ask(&["approve", &format!("pod/{name}"), "--yes"]).await?;
     ensure!(storage.mounted()?.len() == 2, "{:?}", storage.mounted()?);
     let unmounted = Command::new("sh").args(["-c", &unmounts]).status().await?;

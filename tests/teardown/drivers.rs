@@ -64,8 +64,6 @@ pub struct Drivers {
     dra: DraDriver,
 }
 
-// === impl Drivers ===
-
 impl Drivers {
     pub fn start(stage: &Stage) -> Result<Self> {
         let root = stage.starter.dirs().kubelet_root.clone();
@@ -205,8 +203,6 @@ impl Drivers {
         self.dra.called().into_iter().map(|called| called.call).collect()
     }
 }
-
-// === impl Storage ===
 
 impl Storage {
     /// Name in `volumesInUse`.

@@ -32,7 +32,7 @@ pub async fn container_gets_the_stop_signal_of_its_image(scene: &mut Scene) -> R
     usr1["spec"]["containers"][0]["image"] = USR1_IMAGE.into();
     let pod = scene.run(usr1).await?;
     scene.take_down(&pod).await?;
-    ensure!(scene.said("usr1") == ["usr1"], "{:?}", scene.said("usr1"));
+    ensure!(scene.logged("usr1") == ["usr1"], "{:?}", scene.logged("usr1"));
     Ok(())
 }
 
@@ -41,7 +41,7 @@ pub async fn container_that_ignores_its_signal_is_killed_after_its_grace_period(
     let history = scene.follow(&pod).await?;
     let took = scene.take_down(&pod).await?;
     ensure!(took >= Duration::from_secs(2), "killed after {took:?} already");
-    ensure!(scene.said("stubborn") == ["term"], "{:?}", scene.said("stubborn"));
+    ensure!(scene.logged("stubborn") == ["term"], "{:?}", scene.logged("stubborn"));
     let states = history.end().await?;
     ensure!(states.exit("main")? == (137, "Error"), "{}", states.last());
     ensure!(states.phase() == "Failed", "{}", states.last());
@@ -68,7 +68,7 @@ pub async fn containers_stop_in_parallel(scene: &mut Scene) -> Result<()> {
     let pod = scene.run(pod("three", 60, &containers)).await?;
     let history = scene.follow(&pod).await?;
     scene.take_down(&pod).await?;
-    let said = scene.said("three");
+    let said = scene.logged("three");
     ensure!(said == [["begins"; 3], ["ends"; 3]].concat(), "{said:?}");
     let states = history.end().await?;
     for (code, reason) in [(0, "Completed"), (1, "Error"), (2, "Error")] {
@@ -93,7 +93,7 @@ pub async fn sidecars_are_stopped_last_in_reverse_order(scene: &mut Scene) -> Re
     let pod = scene.run(sides).await?;
     let history = scene.follow(&pod).await?;
     scene.take_down(&pod).await?;
-    let said = scene.said("sides");
+    let said = scene.logged("sides");
     let expected = [
         "main begins",
         "main ends",
@@ -130,7 +130,7 @@ pub async fn shortened_grace_period_takes_effect_during_the_wait(scene: &mut Sce
     let history = scene.follow(&pod).await?;
     let start = Instant::now();
     scene.delete(&pod, None).await?;
-    scene.says("shortened", "term").await?;
+    scene.wait_for_line("shortened", "term").await?;
     scene.delete(&pod, Some(3)).await?;
     scene.gone(&pod).await?;
     let took = start.elapsed();

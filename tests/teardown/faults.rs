@@ -9,37 +9,32 @@ use testbed::{
         faults::{Action, Fault},
         requests::Request,
     },
+    claims::Claim,
     wait::eventually,
 };
 use tokio::time::sleep;
 
 use crate::cases::{
-    Case, Scene, StageKind,
+    Scene, Shared, claims,
     pods::{NOTING, POLITE, simple},
     scene::PATIENCE,
-    shows,
 };
 
-macro_rules! cases {
-    ($($kind:ident $claim:ident),* $(,)?) => {
-        vec![$(Case {
-            name: concat!("faults::", stringify!($claim)),
-            stage_kind: StageKind::$kind,
-            check: |scene, api| Box::pin($claim(scene, api)),
-        }),*]
-    };
-}
-
 /// The claims of this file.
-pub fn cases() -> Vec<Case<MemApiServer>> {
-    cases![
-        Shared rejected_status_is_sent_again,
-        Shared retry_after_of_the_server_is_respected,
-        Shared lost_response_changes_nothing,
-        Shared late_delete_does_not_delete_a_recreated_pod,
-        Own interrupted_watch_loses_nothing,
-        Own deletion_during_an_api_outage_is_found_after_it,
-    ]
+pub fn cases() -> Vec<Claim<Shared<MemApiServer>>> {
+    claims! {
+        in faults on MemApiServer;
+        Shared: [
+            rejected_status_is_sent_again,
+            retry_after_of_the_server_is_respected,
+            lost_response_changes_nothing,
+            late_delete_does_not_delete_a_recreated_pod,
+        ],
+        Own: [
+            interrupted_watch_loses_nothing,
+            deletion_during_an_api_outage_is_found_after_it,
+        ],
+    }
 }
 
 /// Neither hook nor stop are repeated.
@@ -51,7 +46,7 @@ async fn rejected_status_is_sent_again(scene: &mut Scene, api: &MemApiServer) ->
             .inject(fault.verb("patch").resource("pods/status").name("refused"));
     }
     scene.take_down(&pod).await?;
-    ensure!(scene.said("refused") == ["term"], "{:?}", scene.said("refused"));
+    ensure!(scene.logged("refused") == ["term"], "{:?}", scene.logged("refused"));
     let states = history.end().await?;
     ensure!(states.exit("main")? == (0, "Completed"), "{}", states.last());
     all_used(api, "refused")
@@ -121,15 +116,15 @@ async fn deletion_during_an_api_outage_is_found_after_it(scene: &mut Scene, api:
     scene.delete(&graceful, None).await?;
     scene.delete(&forced, Some(0)).await?;
     let no_answer = "the API server does not answer this agent";
-    shows(
-        scene,
-        "graceful",
-        &[
-            no_answer,
-            "check the API server and the network to it: pod-teardown check",
-        ],
-    )
-    .await?;
+    scene
+        .why(
+            "graceful",
+            &[
+                no_answer,
+                "check the API server and the network to it: pod-teardown check",
+            ],
+        )
+        .await?;
     api.faults().clear();
     scene.gone_and_clean(&graceful).await?;
     scene.gone_and_clean(&forced).await?;

@@ -16,8 +16,6 @@ pub struct History {
 #[derive(Debug)]
 pub struct States(Vec<Value>);
 
-// === impl History ===
-
 impl History {
     /// Begins with the current object.
     pub async fn follow(scene: &Scene, pod: &StartedPod) -> Result<Self> {
@@ -53,10 +51,7 @@ impl History {
     }
 }
 
-// === impl States ===
-
 impl States {
-    /// The last state.
     pub fn last(&self) -> &Value {
         self.0.last().unwrap_or(&Value::Null)
     }

@@ -1,28 +1,27 @@
 //! What blocks the agent: a kubelet, another agent, a node identity mismatch.
 
-use std::{fs, os::unix::fs::symlink, process::Stdio, time::Duration};
+use std::{fs, os::unix::fs::symlink, process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use serde_json::{Value, json};
-use testbed::rest::Patch;
+use serde_json::json;
+use testbed::{rest::Patch, wait::until_ok};
 use tokio::{
     process::{Child, Command},
-    time::{Instant, sleep},
+    time::sleep,
 };
 
 use super::{
     pods::{POLITE, simple},
     scene::{PATIENCE, Scene},
-    shows,
 };
 
 pub async fn second_agent_exits_and_names_the_first(scene: &mut Scene) -> Result<()> {
     scene.start_agent().await?;
     let first = scene.agent.as_ref().and_then(|agent| agent.pid()).context("no pid")?;
-    let second = scene.spawn_agent(&[])?;
+    let second = scene.spawn_agent()?;
     let code = second.ended().await?;
     ensure!(code == Some(1), "{code:?}");
-    let log = log(scene);
+    let log = scene.agent.as_ref().map(|agent| agent.log()).unwrap_or_default();
     let lines: Vec<_> = log.lines().filter(|line| line.contains("is locked by")).collect();
     ensure!(lines.len() == 1 && lines[0].contains(&first.to_string()), "{lines:?}");
     // The first one is not affected.
@@ -39,7 +38,7 @@ pub async fn running_kubelet_blocks_all_effects_until_it_exits(scene: &mut Scene
     let object = scene.object("kubelets").await?;
     waits(scene, "a kubelet runs").await?;
     let only_reads = "a kubelet runs and has to terminate the pod; this agent only reads";
-    shows(scene, "kubelets", &[only_reads]).await?;
+    scene.why("kubelets", &[only_reads]).await?;
     scene.untouched(&pod, &object).await?;
     kubelet.kill().await.context("end the kubelet")?;
     scene.gone_and_clean(&pod).await?;
@@ -52,7 +51,7 @@ pub async fn kubelet_that_starts_during_a_teardown_stops_it(scene: &mut Scene) -
     let obeys_late = "trap 'echo term >> /out/log; until [ -e /out/exit ]; do sleep 0.1; done; exit 0' TERM";
     let pod = scene.run(simple("shared", 60, obeys_late)).await?;
     scene.delete(&pod, None).await?;
-    scene.says("shared", "term").await?;
+    scene.wait_for_line("shared", "term").await?;
     let mut kubelet = kubelet(scene)?;
     is_held(scene, "kubelet").await?;
     fs::write(scene.out("shared").join("exit"), "").context("let the container exit")?;
@@ -73,7 +72,7 @@ pub async fn node_with_another_machine_id_blocks_all_effects(scene: &mut Scene) 
     let pod = scene.run(simple("foreign", 10, POLITE)).await?;
     scene.delete(&pod, None).await?;
     let object = scene.object("foreign").await?;
-    scene.start_agent_in_a_wrong_world()?;
+    scene.agent = Some(Arc::new(scene.spawn_agent()?));
     is_held(scene, "machineID").await?;
     sees_no_pods(scene).await?;
     scene.untouched(&pod, &object).await?;
@@ -90,7 +89,7 @@ pub async fn node_that_was_registered_again_blocks_all_effects(scene: &mut Scene
     scene.stage.register_node().await?;
     scene.delete(&pod, None).await?;
     let object = scene.object("of-before").await?;
-    scene.start_agent_in_a_wrong_world()?;
+    scene.agent = Some(Arc::new(scene.spawn_agent()?));
     is_held(scene, "UID").await?;
     sees_no_pods(scene).await?;
     scene.untouched(&pod, &object).await?;
@@ -119,17 +118,13 @@ fn kubelet(scene: &Scene) -> Result<Child> {
 
 /// Waits until `status` shows that all effects are blocked for this reason.
 async fn is_held(scene: &Scene, reason: &str) -> Result<()> {
-    let late = Instant::now() + PATIENCE;
-    loop {
-        // The agent may have just started.
-        let status = scene.status().await;
-        let held = status.as_ref().ok().and_then(|status| status["blocked"].as_str());
-        if held.is_some_and(|held| held.contains(reason)) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < late, "not held for {reason}: {status:?}");
-        sleep(Duration::from_millis(50)).await;
-    }
+    until_ok(PATIENCE, async || {
+        let status = scene.status().await?;
+        let held = status["blocked"].as_str().is_some_and(|held| held.contains(reason));
+        ensure!(held, "not held for {reason}: {status}");
+        Ok(())
+    })
+    .await
 }
 
 /// With a node identity mismatch the pods may be of another cluster, and are never touched.
@@ -145,20 +140,15 @@ async fn sees_no_pods(scene: &Scene) -> Result<()> {
 
 /// Waits until `status` shows that a pod is blocked by this.
 async fn waits(scene: &Scene, reason: &str) -> Result<()> {
-    let late = Instant::now() + PATIENCE;
-    loop {
+    until_ok(PATIENCE, async || {
         let status = scene.status().await?;
-        let failures = &status["pods"]["terminating"][0]["blocked"];
-        let logged = |blocked: &Value| blocked["message"].as_str().is_some_and(|text| text.contains(reason));
-        if failures.as_array().is_some_and(|failures| failures.iter().any(logged)) {
-            return Ok(());
-        }
-        ensure!(Instant::now() < late, "nothing waits for {reason}: {status}");
-        sleep(Duration::from_millis(50)).await;
-    }
-}
-
-fn log(scene: &Scene) -> String {
-    let log = scene.stage.containerd.workspace().dir().join("agent/log");
-    fs::read_to_string(log).unwrap_or_default()
+        let mut failures = status["pods"]["terminating"][0]["blocked"]
+            .as_array()
+            .into_iter()
+            .flatten();
+        let waits = failures.any(|it| it["message"].as_str().is_some_and(|text| text.contains(reason)));
+        ensure!(waits, "nothing waits for {reason}: {status}");
+        Ok(())
+    })
+    .await
 }

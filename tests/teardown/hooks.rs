@@ -4,8 +4,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use testbed::pods::StartedPod;
-use tokio::time::{Instant, sleep};
+use testbed::{pods::StartedPod, wait::until_ok};
 
 use super::{
     pods::{NOTING, STUBBORN, exec, hooked},
@@ -17,7 +16,7 @@ pub async fn exec_hook_runs_before_the_stop_signal(scene: &mut Scene) -> Result<
     let pod = scene.run(hooked("command", 30, NOTING, &hook)).await?;
     let history = scene.follow(&pod).await?;
     scene.take_down(&pod).await?;
-    let said = scene.said("command");
+    let said = scene.logged("command");
     ensure!(said == ["begins", "ends", "term"], "{said:?}");
     ensure!(history.end().await?.exit("main")? == (0, "Completed"));
     Ok(())
@@ -35,7 +34,7 @@ pub async fn failed_hook_is_an_event_and_the_stop_continues(scene: &mut Scene) -
         "{event}"
     );
     ensure!(!event.to_string().contains("secret"), "{event}");
-    ensure!(scene.said("fails") == ["term"]);
+    ensure!(scene.logged("fails") == ["term"]);
     ensure!(history.end().await?.exit("main")? == (0, "Completed"));
     Ok(())
 }
@@ -50,7 +49,7 @@ pub async fn overrunning_hook_is_cut_off_at_the_deadline(scene: &mut Scene) -> R
         took >= Duration::from_secs(10) && took < Duration::from_secs(60),
         "8 s of grace and 2 s of stop took {took:?}"
     );
-    let said = scene.said("overruns");
+    let said = scene.logged("overruns");
     ensure!(said == ["begins", "term"], "{said:?}");
     scene.event(&pod, "FailedPreStopHook").await?;
     ensure!(history.end().await?.exit("main")? == (137, "Error"));
@@ -72,7 +71,7 @@ pub async fn http_hook_reaches_a_named_port_of_the_pod(scene: &mut Scene) -> Res
     let request = fs::read_to_string(scene.out("asked").join("request")).context("read the request")?;
     ensure!(request.starts_with("GET /bye?now=1 HTTP/1.1\r\n"), "{request}");
     ensure!(request.to_lowercase().contains("x-hook: yes"), "{request}");
-    ensure!(scene.said("asked") == ["term"]);
+    ensure!(scene.logged("asked") == ["term"]);
     let events = scene.events(&pod).await?;
     ensure!(
         events.iter().all(|event| event["reason"] != "FailedPreStopHook"),
@@ -89,20 +88,17 @@ pub async fn sleep_hook_delays_the_stop_signal(scene: &mut Scene) -> Result<()> 
         took >= Duration::from_secs(2) && took < Duration::from_secs(30),
         "a sleep of 2 s took {took:?}"
     );
-    ensure!(scene.said("sleeps") == ["term"]);
+    ensure!(scene.logged("sleeps") == ["term"]);
     Ok(())
 }
 
 /// Waits until a process in the pod listens on the port.
 async fn listens(scene: &Scene, pod: &StartedPod, port: u16) -> Result<()> {
     let script = format!("cat /proc/net/tcp /proc/net/tcp6 | grep -q ':{port:04X} .* 0A '");
-    let late = Instant::now() + PATIENCE;
-    loop {
+    until_ok(PATIENCE, async || {
         let looked = scene.stage.starter.exec(pod, "main", &["sh", "-c", &script]).await?;
-        if looked.exit_code == 0 {
-            return Ok(());
-        }
-        ensure!(Instant::now() < late, "no process listens on port {port}");
-        sleep(Duration::from_millis(25)).await;
-    }
+        ensure!(looked.exit_code == 0, "no process listens on port {port}");
+        Ok(())
+    })
+    .await
 }

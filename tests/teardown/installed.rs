@@ -22,7 +22,6 @@ use crate::cases::Scene;
 const PACKAGES: &str = "/payload/packages";
 /// The settings of the service.
 pub const SETTINGS: &str = "/etc/default/pod-teardown";
-/// The drop-in of the kubelet.
 const DROP_IN: &str = "/etc/systemd/system/kubelet.service.d/10-pod-teardown.conf";
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 const UNITS: &str = "/run/systemd/system";
@@ -50,9 +49,6 @@ pub struct Raw {
 }
 
 /// Runs a program and returns its output.
-///
-/// # Errors
-/// If it cannot be run or fails.
 pub fn output(program: &str, arguments: &[&str]) -> Result<String> {
     let output = Command::new(program)
         .args(arguments)
@@ -126,8 +122,6 @@ pub fn map_block(scene: &Scene, pod: &StartedPod) -> Result<Raw> {
     Ok(raw)
 }
 
-// === impl Raw ===
-
 impl Raw {
     /// Whether the second loop device still has the mapped file.
     pub fn is_locked(&self) -> Result<bool> {
@@ -145,8 +139,6 @@ impl Drop for Raw {
         }
     }
 }
-
-// === impl Installed ===
 
 impl Installed {
     /// Purges the package and installs version `now`.
@@ -172,7 +164,6 @@ impl Installed {
         Self::at_work_with(scene, &[("MODE", "always")]).await
     }
 
-    /// As [`Self::at_work`], with more settings.
     pub async fn at_work_with(scene: &Scene, more: &[(&str, &str)]) -> Result<Self> {
         let installed = Self::current()?;
         installed.set(more)?;
@@ -227,7 +218,6 @@ impl Installed {
         fs::write(SETTINGS, lines.collect::<String>()).context("write the settings")
     }
 
-    /// Adds settings to those that are there.
     pub fn add(&self, settings: &[(&str, String)]) -> Result<()> {
         let mut file = fs::OpenOptions::new().append(true).open(SETTINGS)?;
         for (name, value) in settings {
@@ -283,7 +273,6 @@ impl Installed {
         output("/usr/bin/pod-teardown", arguments)
     }
 
-    /// The installed version.
     pub fn version(&self) -> Result<String> {
         output("dpkg-query", &["--show", "pod-teardown"])
     }
@@ -309,8 +298,6 @@ impl Drop for Installed {
         output("systemctl", &["reset-failed"]).ok();
     }
 }
-
-// === impl Forbidden ===
 
 impl Drop for Forbidden {
     fn drop(&mut self) {

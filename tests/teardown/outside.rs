@@ -1,33 +1,30 @@
 //! Output of crictl for pods that the agent takes down: `docs/how-to/runbook.md` has these commands.
 
 use anyhow::{Result, ensure};
-use testbed::{control_plane::ControlPlane, crictl::Crictl, pods::StartedPod};
+use testbed::{claims::Claim, control_plane::ControlPlane, crictl::Crictl, pods::StartedPod};
 
 use crate::cases::{
-    Case, Scene, StageKind,
+    Scene, Shared, claims,
     pods::{POLITE, STUBBORN, simple},
 };
 
 /// Length of IDs in the tables of crictl.
 const SHORT: usize = 13;
 
-/// The claims.
-pub fn cases() -> Vec<Case<ControlPlane>> {
-    vec![
-        Case {
-            name: "outside::crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that",
-            stage_kind: StageKind::Shared,
-            check: |scene, _| Box::pin(crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that(scene)),
-        },
-        Case {
-            name: "outside::exit_of_a_container_stopped_with_crictl_is_reported_at_once",
-            stage_kind: StageKind::Shared,
-            check: |scene, _| Box::pin(exit_of_a_container_stopped_with_crictl_is_reported_at_once(scene)),
-        },
-    ]
+pub fn cases() -> Vec<Claim<Shared<ControlPlane>>> {
+    claims! {
+        in outside on ControlPlane;
+        Shared: [
+            crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that,
+            exit_of_a_container_stopped_with_crictl_is_reported_at_once,
+        ],
+    }
 }
 
-async fn crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that(scene: &mut Scene) -> Result<()> {
+async fn crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that(
+    scene: &mut Scene,
+    _: &ControlPlane,
+) -> Result<()> {
     let crictl = Crictl::of(&scene.stage.containerd).await?;
     let pods = ["goes", "stays"].map(|name| simple(name, 10, POLITE));
     let pods = scene.run_all(pods.into()).await?;
@@ -50,12 +47,15 @@ async fn crictl_shows_a_pod_until_its_teardown_and_another_pod_after_that(scene:
 }
 
 /// During its grace period, which then ends early.
-async fn exit_of_a_container_stopped_with_crictl_is_reported_at_once(scene: &mut Scene) -> Result<()> {
+async fn exit_of_a_container_stopped_with_crictl_is_reported_at_once(
+    scene: &mut Scene,
+    _: &ControlPlane,
+) -> Result<()> {
     let crictl = Crictl::of(&scene.stage.containerd).await?;
     let pod = scene.run(simple("by-hand", 100, STUBBORN)).await?;
     let history = scene.follow(&pod).await?;
     scene.delete(&pod, None).await?;
-    scene.says("by-hand", "term").await?;
+    scene.wait_for_line("by-hand", "term").await?;
     for id in pod.containers.values() {
         crictl.run(&["stop", "--timeout", "0", id]).await?;
     }

@@ -24,7 +24,6 @@ pub fn ready(container: &str) -> String {
     format!("ready-{container}")
 }
 
-/// A pod of these containers.
 pub fn pod(name: &str, grace: i64, containers: &[Value]) -> Value {
     json!({
         "apiVersion": "v1",

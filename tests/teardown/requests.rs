@@ -1,6 +1,6 @@
 //! Stops on request, and orphans in the runtime.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{
     pods::{POLITE, STUBBORN, exec, hooked, simple},
-    scene::Scene,
+    scene::{AGENT, Scene},
 };
 
 pub async fn stopped_pod_runs_its_hook_and_keeps_its_object(scene: &mut Scene) -> Result<()> {
@@ -27,7 +27,11 @@ pub async fn stopped_pod_runs_its_hook_and_keeps_its_object(scene: &mut Scene) -
         "it took {:?}",
         began.elapsed()
     );
-    ensure!(scene.said("stopped") == ["hook", "term"], "{:?}", scene.said("stopped"));
+    ensure!(
+        scene.logged("stopped") == ["hook", "term"],
+        "{:?}",
+        scene.logged("stopped")
+    );
     let status = scene.object("stopped").await?["status"].clone();
     ensure!(status["phase"] == "Failed" && status["reason"].is_null(), "{status}");
     scene.take_down(&pod).await.map(drop)
@@ -72,7 +76,7 @@ pub async fn orphan_in_the_runtime_is_taken_down(scene: &mut Scene) -> Result<()
 
 /// By the kernel and the kubelet's configuration, not by flags.
 pub async fn check_shows_the_cgroup_driver_and_version_of_the_node(scene: &mut Scene) -> Result<()> {
-    let (output, code) = scene.check().await?;
+    let (output, code) = scene.stage.check(Path::new(AGENT)).await?;
     let row = output.lines().find(|line| line.contains("cgroups")).unwrap_or_default();
     let (driver, systemd) = match scene.stage.starter.dirs().cgroup_driver {
         Driver::Systemd => ("systemd driver", ", systemd 2"),

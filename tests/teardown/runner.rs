@@ -1,4 +1,4 @@
-//! Runs the claims, each as a test with its name, several at a time.
+//! What the claims share: the API server, and a node with its agent.
 
 use std::{
     process::ExitCode,
@@ -9,31 +9,34 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
-use futures::future::BoxFuture;
-use libtest_mimic::{Arguments, Failed, Trial};
+use anyhow::{Context, Result};
+use futures::future::LocalBoxFuture;
 use testbed::{
     api::ApiServer,
+    claims::{self, Claim, Limits},
     stage::{AgentProcess, Stage},
 };
-use tokio::{runtime::Runtime, sync::OnceCell, time};
+use tokio::{sync::OnceCell, time};
 
 use super::{
-    Case, StageKind,
+    StageKind,
     scene::{Scene, agent_on},
 };
 
 /// The slowest claims wait for one or two grace periods, or for five minutes after a boot. The rest is for a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Claims mostly wait.
-const AT_ONCE: usize = 8;
+const LIMITS: Limits = Limits {
+    // Claims mostly wait.
+    at_once: 8,
+    // Beyond the limit, failures are explained.
+    time: LIMIT.saturating_add(Duration::from_secs(120)),
+};
 
-/// Starts the API server that all stages share.
-pub type Server<S> = fn() -> BoxFuture<'static, Result<S>>;
+/// Starts the API server of all nodes.
+pub type Server<S> = fn() -> LocalBoxFuture<'static, Result<S>>;
 
-/// Shared state of the claims.
-struct World<S> {
-    shared: OnceCell<(Arc<AgentProcess>, Arc<Stage>)>,
+pub struct Shared<S> {
+    node: OnceCell<(Arc<AgentProcess>, Arc<Stage>)>,
     server: OnceCell<Arc<S>>,
     start: Server<S>,
     nodes: AtomicUsize,
@@ -41,67 +44,46 @@ struct World<S> {
 }
 
 /// The main function of a test binary.
-pub fn main<S: ApiServer + 'static>(start: Server<S>, cases: Vec<Case<S>>) -> Result<ExitCode> {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(AT_ONCE);
-    let runtime = Arc::new(Runtime::new().context("starting the runtime")?);
-    let world = Arc::new(World {
-        shared: OnceCell::new(),
+pub fn main<S: ApiServer + 'static>(start: Server<S>, claims: Vec<Claim<Shared<S>>>) -> Result<ExitCode> {
+    let shared = Shared {
+        node: OnceCell::new(),
         server: OnceCell::new(),
         start,
         nodes: AtomicUsize::new(0),
         namespaces: AtomicUsize::new(0),
-    });
-    let trials = cases.into_iter().map(|case| {
-        let (world, runtime) = (Arc::clone(&world), Arc::clone(&runtime));
-        Trial::test(case.name, move || {
-            let checked = runtime.block_on(world.check(&case));
-            checked.map_err(|error| Failed::from(format!("{error:#}")))
-        })
-    });
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
-    // The exit code is returned: stages must be dropped before the exit, and their clients need the runtime.
-    runtime.block_on(async {
-        let world = Arc::into_inner(world).context("a claim goes on after its end")?;
-        world.end().await
-    })?;
-    Ok(if conclusion.has_failed() {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
+    };
+    claims::run(&LIMITS, shared, claims, async |shared| {
+        let Some((agent, _stage)) = shared.node.into_inner() else {
+            return Ok(());
+        };
+        Arc::into_inner(agent)
+            .context("a claim still has the agent")?
+            .stop()
+            .await
     })
 }
 
-// === impl World ===
-
-impl<S: ApiServer + 'static> World<S> {
-    async fn check(&self, case: &Case<S>) -> Result<()> {
+impl<S: ApiServer + 'static> Shared<S> {
+    pub async fn check(
+        &self,
+        kind: StageKind,
+        check: for<'a> fn(&'a mut Scene, &'a S) -> LocalBoxFuture<'a, Result<()>>,
+    ) -> Result<()> {
         let server = self.server().await?;
-        let (stage, agent) = match case.stage_kind {
+        let (stage, agent) = match kind {
             StageKind::Own => (Arc::new(self.stage().await?), None),
             StageKind::Shared => {
-                let (agent, stage) = self.shared().await?;
+                let (agent, stage) = self.node().await?;
                 (stage, Some(agent))
             }
         };
         let namespace = format!("case-{}", self.namespaces.fetch_add(1, Ordering::Relaxed));
         let mut scene = Scene::new(stage, agent, namespace).await?;
-        let checked = time::timeout(LIMIT, (case.check)(&mut scene, &server)).await;
-        match checked.context("it is not decided in time").and_then(|checked| checked) {
+        let checked = time::timeout(LIMIT, check(&mut scene, &server)).await;
+        match checked.context("it is not decided in time").flatten() {
             Ok(()) => Ok(()),
             Err(error) => Err(error.context(scene.explain().await).context("it does not hold")),
         }
-    }
-
-    /// The shared agent must exit successfully, too.
-    async fn end(self) -> Result<()> {
-        let Some((agent, _stage)) = self.shared.into_inner() else {
-            return Ok(());
-        };
-        let agent = Arc::into_inner(agent).context("a claim still has the agent")?;
-        let code = agent.stop().await?;
-        ensure!(code == Some(0), "the agent ended with {code:?}");
-        Ok(())
     }
 
     async fn server(&self) -> Result<Arc<S>> {
@@ -114,12 +96,12 @@ impl<S: ApiServer + 'static> World<S> {
         Stage::set_on(Box::new(self.server().await?), &node).await
     }
 
-    async fn shared(&self) -> Result<(Arc<AgentProcess>, Arc<Stage>)> {
+    async fn node(&self) -> Result<(Arc<AgentProcess>, Arc<Stage>)> {
         let set = || async {
             let stage = self.stage().await?;
             let agent = agent_on(&stage).await?;
             Ok((Arc::new(agent), Arc::new(stage)))
         };
-        self.shared.get_or_try_init(set).await.cloned()
+        self.node.get_or_try_init(set).await.cloned()
     }
 }

@@ -13,8 +13,9 @@ use testbed::{
     pods::StartedPod,
     rest::Patch,
     stage::{AgentProcess, Stage},
+    wait::until_ok,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 
 use super::{history::History, pods};
 
@@ -22,11 +23,9 @@ use super::{history::History, pods};
 pub const AGENT: &str = env!("CARGO_BIN_EXE_pod-teardown");
 /// Longest wait on any machine.
 pub const PATIENCE: Duration = Duration::from_secs(120);
-const POLL: Duration = Duration::from_millis(25);
 
 /// The scene of one claim.
 pub struct Scene {
-    /// The stage.
     pub stage: Arc<Stage>,
     /// Its running agent.
     pub agent: Option<Arc<AgentProcess>>,
@@ -35,15 +34,11 @@ pub struct Scene {
     pods: Mutex<Vec<StartedPod>>,
 }
 
-/// Starts the agent of a stage.
 pub async fn agent_on(stage: &Stage) -> Result<AgentProcess> {
-    stage.start_agent(Path::new(AGENT), &[]).await
+    stage.start_agent(Path::new(AGENT)).await
 }
 
-// === impl Scene ===
-
 impl Scene {
-    /// A scene with a new namespace.
     pub async fn new(stage: Arc<Stage>, agent: Option<Arc<AgentProcess>>, namespace: String) -> Result<Self> {
         let object = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": namespace } });
         stage.admin.create("/api/v1/namespaces", &object).await?.ok()?;
@@ -66,7 +61,6 @@ impl Scene {
         started.into_iter().next().context("one pod in, one pod out")
     }
 
-    /// As [`Self::run`], for several pods.
     pub async fn run_all(&self, pods: Vec<Value>) -> Result<Vec<StartedPod>> {
         let mut dressed = Vec::new();
         for mut pod in pods {
@@ -100,18 +94,16 @@ impl Scene {
 
     /// Waits until all containers of a pod have set their traps.
     pub async fn ready(&self, pod: &StartedPod) -> Result<()> {
-        let late = Instant::now() + PATIENCE;
-        for container in pod.containers.keys() {
-            let file = self.out(&pod.identity.name).join(pods::ready(container));
-            while !file.exists() {
-                ensure!(Instant::now() < late, "container {container} does not get ready");
-                sleep(POLL).await;
+        until_ok(PATIENCE, async || {
+            for container in pod.containers.keys() {
+                let file = self.out(&pod.identity.name).join(pods::ready(container));
+                ensure!(file.exists(), "container {container} does not get ready");
             }
-        }
-        Ok(())
+            Ok(())
+        })
+        .await
     }
 
-    /// Requests the deletion of a pod.
     pub async fn delete(&self, pod: &StartedPod, grace: Option<i64>) -> Result<()> {
         let deleted = self.stage.admin.delete_pod(&self.namespace, &pod.identity.name, grace);
         deleted.await?;
@@ -129,19 +121,12 @@ impl Scene {
 
     /// Waits until nothing of the pod is left on the node.
     pub async fn clean(&self, pod: &StartedPod) -> Result<()> {
-        let late = Instant::now() + PATIENCE;
-        loop {
+        until_ok(PATIENCE, async || {
             let left = self.stage.leftovers(std::slice::from_ref(pod)).await?;
-            if left.is_empty() {
-                return Ok(());
-            }
-            ensure!(
-                Instant::now() < late,
-                "of {} is left after {PATIENCE:?}:\n{left}",
-                pod.identity.name
-            );
-            sleep(POLL).await;
-        }
+            ensure!(left.is_empty(), "of {} is left:\n{left}", pod.identity.name);
+            Ok(())
+        })
+        .await
     }
 
     /// Waits until the object is deleted and the node is clean.
@@ -178,18 +163,16 @@ impl Scene {
 
     /// Waits for an event about a pod.
     pub async fn event(&self, pod: &StartedPod, reason: &str) -> Result<Value> {
-        let late = Instant::now() + PATIENCE;
-        loop {
+        until_ok(PATIENCE, async || {
             let events = self.events(pod).await?;
-            if let Some(event) = events.iter().find(|event| event["reason"] == reason) {
-                return Ok(event.clone());
-            }
-            ensure!(Instant::now() < late, "no event {reason}, but {events:?}");
-            sleep(POLL).await;
-        }
+            let found = events.iter().find(|event| event["reason"] == reason);
+            found
+                .cloned()
+                .with_context(|| format!("no event {reason}, but {events:?}"))
+        })
+        .await
     }
 
-    /// All events about a pod.
     pub async fn events(&self, pod: &StartedPod) -> Result<Vec<Value>> {
         let path = format!("/api/v1/namespaces/{}/events", self.namespace);
         let list = self.stage.admin.get(&path).await?.ok()?;
@@ -205,23 +188,22 @@ impl Scene {
     }
 
     /// The lines in a pod's `/out/log`.
-    pub fn said(&self, name: &str) -> Vec<String> {
+    pub fn logged(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.out(name).join("log")).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
     }
 
     /// Waits until a pod has written this line to `/out/log`.
-    pub async fn says(&self, name: &str, line: &str) -> Result<()> {
-        let late = Instant::now() + PATIENCE;
-        while !self.said(name).iter().any(|said| said == line) {
+    pub async fn wait_for_line(&self, name: &str, line: &str) -> Result<()> {
+        until_ok(PATIENCE, async || {
+            let log = self.logged(name);
             ensure!(
-                Instant::now() < late,
-                "{name} does not say {line:?}, but {:?}",
-                self.said(name)
+                log.iter().any(|said| said == line),
+                "{name} does not write {line:?}, but {log:?}"
             );
-            sleep(POLL).await;
-        }
-        Ok(())
+            Ok(())
+        })
+        .await
     }
 
     /// Name of a pod for the command line.
@@ -234,9 +216,15 @@ impl Scene {
         self.agent.as_ref().context("no agent runs")?.ask(arguments).await
     }
 
-    /// Output of `check` for this scene's agent, and its exit code.
-    pub async fn check(&self) -> Result<(String, Option<i32>)> {
-        AgentProcess::check(&self.stage, Path::new(AGENT)).await
+    /// Waits until `why` shows all these texts about a pod, and returns its output.
+    pub async fn why(&self, pod: &str, texts: &[&str]) -> Result<String> {
+        until_ok(PATIENCE, async || {
+            let shown = self.ask(&["why", &self.name(pod)]).await?;
+            let missing = texts.iter().find(|text| !shown.contains(**text));
+            ensure!(missing.is_none(), "why does not show {missing:?}, but:\n{shown}");
+            Ok(shown)
+        })
+        .await
     }
 
     /// Starts the agent, and waits until it watches.
@@ -245,15 +233,9 @@ impl Scene {
         Ok(())
     }
 
-    /// Starts this scene's agent without any pods.
-    pub fn start_agent_in_a_wrong_world(&mut self) -> Result<()> {
-        self.agent = Some(Arc::new(self.spawn_agent(&[])?));
-        Ok(())
-    }
-
-    /// Starts an agent with more flags, without waiting.
-    pub fn spawn_agent(&self, more: &[&str]) -> Result<AgentProcess> {
-        AgentProcess::spawn(&self.stage, Path::new(AGENT), more)
+    /// Starts an agent without waiting.
+    pub fn spawn_agent(&self) -> Result<AgentProcess> {
+        self.stage.agent(Path::new(AGENT))?.spawn()
     }
 
     /// Kills the agent with SIGKILL.
@@ -263,9 +245,7 @@ impl Scene {
 
     /// Stops the agent, which must exit successfully.
     pub async fn stop_agent(&mut self) -> Result<()> {
-        let code = self.own_agent()?.stop().await?;
-        ensure!(code == Some(0), "the agent ended with {code:?}");
-        Ok(())
+        self.own_agent()?.stop().await
     }
 
     /// Takes this scene's agent.

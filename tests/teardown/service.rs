@@ -10,26 +10,25 @@ use futures::TryFutureExt as _;
 use jiff::{SignedDuration, Timestamp};
 use pod_teardown::model::trace::Trace;
 use serde_json::json;
+use testbed::{apiserver::MemApiServer, claims::Claim};
 use tokio::time::{Instant, sleep};
 
 use self::installed::{Installed, until};
 use crate::cases::{
-    Case, Scene, StageKind,
+    Scene, Shared, claims,
     pods::{POLITE, STUBBORN, container, exec, hooked, pod, simple},
 };
 
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
 
 /// The claims, for a guest.
-pub fn cases<S>() -> Vec<Case<S>> {
+pub fn cases() -> Vec<Claim<Shared<MemApiServer>>> {
     macro_rules! cases {
         ($($claim:ident),* $(,)?) => {
-            vec![$(Case {
-                name: concat!("guest::", stringify!($claim)),
-                stage_kind: StageKind::Own,
+            vec![$(claims!(@MemApiServer, guest, Own, $claim, |scene, _| {
                 // Reported at once: the guest may exit before the last claim.
-                check: |scene, _| Box::pin($claim(scene).inspect_err(|error| eprintln!("{error:#}\n{}", installed::last_output()))),
-            }),*]
+                Box::pin($claim(scene).inspect_err(|error| eprintln!("{error:#}\n{}", installed::last_output())))
+            })),*]
         };
     }
     cases![
@@ -200,7 +199,7 @@ async fn pod_is_removed_completely_and_the_log_has_its_uid(scene: &mut Scene) ->
     holder.kill().and_then(|()| holder.wait())?;
     named?;
     scene.gone_and_clean(&web).await?;
-    ensure!(scene.said("web") == ["hook"]);
+    ensure!(scene.logged("web") == ["hook"]);
     ensure!(!raw.is_locked()?, "the loop device is off its file");
 
     let of_pod = format!("POD_UID={}", web.uid());
@@ -315,7 +314,7 @@ async fn kubelet_that_starts_during_a_grace_period_waits_until_it_expires(scene:
     let stubborn = scene.run(simple("stubborn", 15, STUBBORN)).await?;
     let (before, begun) = (handed_back()?, Instant::now());
     scene.delete(&stubborn, None).await?;
-    scene.says("stubborn", "term").await?;
+    scene.wait_for_line("stubborn", "term").await?;
     service.systemctl(&["start", "kubelet"])?;
     let took = begun.elapsed();
     ensure!(took >= grace && took < grace + Duration::from_secs(25), "{took:?}");
@@ -471,8 +470,8 @@ async fn upgrade_reruns_no_hook_and_keeps_all_deadlines(scene: &mut Scene) -> Re
     for pod in &pods {
         scene.delete(pod, None).await?;
     }
-    scene.says("hooked", "hook").await?;
-    scene.says("stubborn", "term").await?;
+    scene.wait_for_line("hooked", "hook").await?;
+    scene.wait_for_line("stubborn", "term").await?;
     let before = service.pid()?;
     let (grace_end, _) = end_of_grace_period(&service, scene, "stubborn")?;
     service.upgrade("next")?;
@@ -483,7 +482,11 @@ async fn upgrade_reruns_no_hook_and_keeps_all_deadlines(scene: &mut Scene) -> Re
         unreachable!("two pods in, two out")
     };
     scene.gone_and_clean(hooked).await?;
-    ensure!(scene.said("hooked") == ["hook", "done"], "{:?}", scene.said("hooked"));
+    ensure!(
+        scene.logged("hooked") == ["hook", "done"],
+        "{:?}",
+        scene.logged("hooked")
+    );
     // An upgrade that takes longer than the grace period ends it.
     let (end_now, resumed) = end_of_grace_period(&service, scene, "stubborn")?;
     let latest = resumed

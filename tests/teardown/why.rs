@@ -3,31 +3,20 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Child, Command},
+    process::Command,
     sync::Arc,
-    time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
 use k8s_cri::v1::StopPodSandboxRequest;
 use nix::mount::umount;
 use serde_json::json;
-use testbed::{cgroups, pods::StartedPod};
-use tokio::time::{Instant, sleep};
+use testbed::{cgroups, command::Killed, pods::StartedPod};
 
 use super::{
     pods::{POLITE, container, exec, hooked, pod, simple},
-    scene::{PATIENCE, Scene},
+    scene::Scene,
 };
-
-/// Killed and waited for on drop.
-struct Sleeper(Child);
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        self.0.kill().and_then(|()| self.0.wait()).ok();
-    }
-}
 
 pub async fn why_names_what_a_termination_waits_for(scene: &mut Scene) -> Result<()> {
     let until_told = "until [ -e /out/go ]; do sleep 0.1; done";
@@ -44,18 +33,18 @@ pub async fn why_names_what_a_termination_waits_for(scene: &mut Scene) -> Result
     for pod in &pods {
         scene.delete(pod, None).await?;
     }
-    shows(
-        scene,
-        "hooked",
-        &[
-            "the preStop hook (exec) of container main may still run",
-            "wait: the hook ends with the grace period at the latest",
-            "s left of 600s",
-            "wait, or shorten it with pod-teardown stop POD --grace-period SECONDS",
-        ],
-    )
-    .await?;
-    shows(scene, "sides", &["sidecar proxy is stopped after main"]).await?;
+    scene
+        .why(
+            "hooked",
+            &[
+                "the preStop hook (exec) of container main may still run",
+                "wait: the hook ends with the grace period at the latest",
+                "s left of 600s",
+                "wait, or shorten it with pod-teardown stop POD --grace-period SECONDS",
+            ],
+        )
+        .await?;
+    scene.why("sides", &["sidecar proxy is stopped after main"]).await?;
     for pod in &pods {
         fs::write(scene.out(&pod.identity.name).join("go"), "")?;
         scene.gone_and_clean(pod).await?;
@@ -91,50 +80,51 @@ pub async fn why_names_what_is_left_of_a_pod_beside_a_paused_agent(scene: &mut S
         "it has terminated as Failed (Evicted), and it is not being deleted",
         "delete it, or wait for the controller that owns it",
     ];
-    shows(scene, "ended", &ended_texts).await?;
+    scene.why("ended", &ended_texts).await?;
 
     scene.delete(&left, None).await?;
     let paused = "this agent is paused, and no kubelet terminates it";
-    shows(scene, "left", &[paused, "disks are replaced", "pod-teardown resume"]).await?;
+    scene
+        .why("left", &[paused, "disks are replaced", "pod-teardown resume"])
+        .await?;
 
-    let process = Sleeper(Command::new("sleep").arg("1000").spawn()?);
+    let process = Killed::sleep_in(Path::new("/"))?;
     let lost = format!("{}/lost", left.cgroup);
     cgroups::create(&lost)?;
-    cgroups::set(&lost, "cgroup.procs", &process.0.id().to_string())?;
+    cgroups::set(&lost, "cgroup.procs", &process.pid().to_string())?;
     stop_sandbox(scene, &left).await?;
     let named = format!(
         "1 process is left in the pod's cgroups: process {} \"sleep\"",
-        process.0.id()
+        process.pid()
     );
     let remedy = "compare them with crictl ps -a; if the runtime has lost the container, kill these processes";
-    shows(scene, "left", &[&named, remedy]).await?;
+    scene.why("left", &[&named, remedy]).await?;
 
     drop(process);
     let memory = left.volumes.get("memory").context("volume memory")?;
     let mounted = format!("tmpfs is still mounted at {}", memory.display());
-    shows(scene, "left", &[&mounted, NO_PROCESS]).await?;
+    scene.why("left", &[&mounted, NO_PROCESS]).await?;
     umount(memory)?;
-    shows(
-        scene,
-        "left",
-        &["directories of volumes are left, without mounts: ", NO_PROCESS],
-    )
-    .await?;
+    scene
+        .why(
+            "left",
+            &["directories of volumes are left, without mounts: ", NO_PROCESS],
+        )
+        .await?;
     fs::remove_dir_all(scene.stage.starter.dirs().pod(left.uid()).join("volumes"))?;
-    shows(
-        scene,
-        "left",
-        &["its cgroups are left, without processes: ", NO_PROCESS],
-    )
-    .await?;
+    scene
+        .why("left", &["its cgroups are left, without processes: ", NO_PROCESS])
+        .await?;
     let dirs = scene.stage.starter.dirs();
     dirs.cgroup_driver.remove(&left.cgroup).await?;
     let phase = "none of its containers runs, and the API does not show that: its phase is Running";
-    shows(scene, "left", &[phase, NO_PROCESS]).await?;
+    scene.why("left", &[phase, NO_PROCESS]).await?;
     scene
         .merge("left/status", &json!({ "status": { "phase": "Succeeded" } }))
         .await?;
-    shows(scene, "left", &["only the final delete is missing", NO_PROCESS]).await?;
+    scene
+        .why("left", &["only the final delete is missing", NO_PROCESS])
+        .await?;
 
     for pod in [&ended, &runs] {
         scene.delete(pod, None).await?;
@@ -142,12 +132,9 @@ pub async fn why_names_what_is_left_of_a_pod_beside_a_paused_agent(scene: &mut S
     let stage = Arc::get_mut(&mut scene.stage).context("the stage serves other claims, too")?;
     stage.containerd.kill();
     let unreachable = "the container runtime cannot be reached";
-    shows(
-        scene,
-        "runs",
-        &[unreachable, "start the container runtime, and read its log"],
-    )
-    .await?;
+    scene
+        .why("runs", &[unreachable, "start the container runtime, and read its log"])
+        .await?;
     let stage = Arc::get_mut(&mut scene.stage).context("the stage serves other claims, too")?;
     stage.containerd.restart().await?;
     scene.ask(&["resume"]).await?;
@@ -170,8 +157,9 @@ pub async fn why_names_a_process_that_waits_in_the_kernel(scene: &mut Scene) -> 
     run("fsfreeze", &["-f".as_ref(), &dir])?;
     scene.delete(&stuck, None).await?;
     let waits = "of container main is in uninterruptible sleep (state D) in ";
-    let remedy = "repair the disk, server or driver that it waits for (/proc/PID/stack shows it), or restart the node";
-    let shown = shows(scene, "stuck", &[waits, "no signal terminates it", remedy]).await;
+    let remedy = "repair the disk, server or driver that it waits for (/proc/PID/stack shows it; in percpu_rwsem_wait, thaw the \
+                  file system: fsfreeze -u MOUNTPOINT), or restart the node";
+    let shown = scene.why("stuck", &[waits, "no signal terminates it", remedy]).await;
     run("fsfreeze", &["-u".as_ref(), &dir])?;
     shown?;
     scene.gone_and_clean(&stuck).await?;
@@ -205,19 +193,6 @@ fn run(program: &str, arguments: &[&Path]) -> Result<()> {
     let status = Command::new(program).args(arguments).status()?;
     ensure!(status.success(), "{program}: {status}");
     Ok(())
-}
-
-/// Waits until `why` shows all these texts about the pod.
-pub async fn shows(scene: &Scene, pod: &str, texts: &[&str]) -> Result<()> {
-    let late = Instant::now() + PATIENCE;
-    loop {
-        let shown = scene.ask(&["why", &scene.name(pod)]).await?;
-        let Some(missing) = texts.iter().find(|text| !shown.contains(**text)) else {
-            return Ok(());
-        };
-        ensure!(Instant::now() < late, "why does not show {missing:?}, but:\n{shown}");
-        sleep(Duration::from_millis(100)).await;
-    }
 }
 
 /// As another program does: the agent is paused.

@@ -14,6 +14,10 @@ fn main() -> std::io::Result<()> {
     prost_build::Config::new()
         // Sorted, so that the same object is always the same bytes.
         .btree_map(["."])
+        // Read from the JSON of an object, and compared as JSON.
+        .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
+        .type_attribute(".", r#"#[serde(rename_all = "camelCase", default)]"#)
+        .type_attribute("meta.Time", r#"#[serde(try_from = "String", into = "String")]"#)
         .compile_protos(&["proto/meta.proto"], &["proto"])?;
     tonic_prost_build::configure()
         .build_client(false)

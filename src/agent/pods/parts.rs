@@ -6,38 +6,28 @@ use futures::FutureExt as _;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{PodAgent, local_runtime::LocalRuntime, send_events};
+use super::{PodAgent, running::LocalRuntime, send_events};
 use crate::{
     agent::{
+        cluster::NodeCluster,
         node_condition::{NodeConditionReporter, RunningReporter},
-        node_volumes::NodeVolumes,
-        pod_api::ClusterPods,
     },
     api::ApiClient,
-    cleanup_throttle::CleanupThrottle,
     config::TakeoverSettings,
     events::Events,
-    handover::monitor::KubeletMonitor,
+    handover::{cluster::proof, monitor::KubeletMonitor},
     model::{problem::Problem, problems},
     node::{
-        cgroups::Cgroups,
-        cri::{Cri, PodUids},
-        host::{PROC, detect_cgroup_driver, same_mount_namespace},
-        kubelet_unit::on_this_node,
-        runtime,
-        systemd::Systemd,
+        cgroups::Cgroups, cri::Cri, host::PROC, kubelet_unit::on_this_node, mount_namespace, runtime, systemd::Systemd,
         threads::Threads,
     },
     tasks::{run_with_restarts, spawn},
     teardown::{
         boundary::Terminating,
         context::{Context, LocalNode},
-        large_object,
-        pod_reads::PodReads,
-        stop_throttle::StopThrottle,
+        limits::Limits,
         volumes::storage::Storage,
     },
-    workers::artifacts::named_pods,
 };
 
 /// Concurrent reads of the node for all workers.
@@ -49,36 +39,20 @@ impl PodAgent {
     /// # Errors
     /// When the runtime is none, works in another mount namespace, or there are no usable cgroups.
     pub(super) async fn local_runtime(&self) -> Result<LocalRuntime, Problem> {
-        let (settings, endpoint) = (&self.settings, &self.settings.cri_endpoint);
+        let endpoint = &self.settings.cri_endpoint;
         let cri = match self.outside.runtime.clone() {
             Some(runtime) => Cri::with_service(runtime, self.effects.clone()),
             None => Cri::new(endpoint, self.effects.clone()),
         }
-        .with_durations(Arc::clone(&self.runtime_calls));
+        .with_durations(self.runtime_calls.clone());
         let version = runtime::wait_until_ready(&cri, endpoint, &self.reports.runtime).await;
         let version = version.map_err(|error| problems::not_a_runtime(endpoint, &error))?;
         if self.outside.runtime.is_none() {
-            same_mount_namespace(&self.host.proc, endpoint).await?;
+            mount_namespace::wait_for_check(&self.host.proc, endpoint.path()).await?;
         }
         let cgroups = Cgroups::detect(&self.host.mountinfo, &self.host.cgroups);
         let cgroups = cgroups.map_err(|error| problems::cgroups(&error))?;
-        let driver = detect_cgroup_driver(
-            settings.cgroup_driver,
-            &cri,
-            settings.kubelet_cgroup_driver.as_deref(),
-            &cgroups,
-            &settings.cgroup_root,
-        )
-        .await;
-        Ok(LocalRuntime {
-            cri,
-            version,
-            cgroups: match settings.cgroup_driver {
-                None => cgroups,
-                Some(driver) => cgroups.with_driver(driver),
-            },
-            driver,
-        })
+        Ok(LocalRuntime { cri, version, cgroups })
     }
 
     /// Starts to check, again and again, whether the runtime answers.
@@ -95,7 +69,7 @@ impl PodAgent {
             &self.settings.kube,
             self.settings.kubeconfig.clone(),
             self.effects.clone(),
-            Some(self.guard.proof(&self.node_name)),
+            Some(proof(&self.guard, &self.node_name)),
             self.outside.dial.clone(),
             &self.node_name,
         );
@@ -131,7 +105,6 @@ impl PodAgent {
         let unit_of_node = || (proc == Path::new(PROC)).then(|| on_this_node(proc));
         let monitor = KubeletMonitor {
             guard: self.guard.clone(),
-            journal: self.journal.clone(),
             kubeconfig: self.settings.kubeconfig.clone(),
             reads: Threads::with_slots(1).with_blocking(self.outside.blocking),
             api: api.clone(),
@@ -140,34 +113,17 @@ impl PodAgent {
             clock: self.host.clock.clone(),
             fence: fences_kubelet.then(Systemd::of_host),
             read_unit: self.outside.kubelet_unit.clone().or_else(unit_of_node),
-            only_observes: self.settings.only_observes,
             report: self.reports.role.clone()?,
         };
         let run = move || monitor.clone().run();
         Some(spawn(run_with_restarts("kubelet monitor", run)))
     }
 
-    /// UIDs of the pods that something on this node names.
-    pub(super) fn known_pods(&self, cgroups: &Cgroups) -> PodUids {
-        let reads = Threads::with_slots(1).with_blocking(self.outside.blocking);
-        let (root, cgroups) = (self.settings.kubelet_root.clone(), cgroups.clone());
-        let (cgroup_root, journal) = (self.settings.cgroup_root.clone(), self.journal.clone());
-        Arc::new(move || {
-            let (reads, root, cgroups) = (reads.clone(), root.clone(), cgroups.clone());
-            let (cgroup_root, journal) = (cgroup_root.clone(), journal.clone());
-            let uids = async move {
-                let uids = reads.run_blocking(move || named_pods(&root, &cgroups, &cgroup_root, &journal));
-                uids.await.unwrap_or_default()
-            };
-            uids.boxed()
-        })
-    }
-
     /// What all workers share.
     pub(super) fn context(&self, api: ApiClient, runtime: LocalRuntime, events: Events) -> Context {
         let (host, settings, guard) = (&self.host, &self.settings, &self.guard);
-        let volumes = NodeVolumes {
-            api: api.clone(),
+        let cluster = NodeCluster {
+            api,
             guard: guard.clone(),
             update_lock: Arc::default(),
         };
@@ -175,22 +131,19 @@ impl PodAgent {
             host,
             &settings.kubelet_root,
             &self.effects,
-            Arc::new(volumes),
-            Arc::new(self.journal.clone()),
+            Arc::new(cluster.clone()),
+            self.journal.clone(),
         );
         let workers = self.handle.clone();
         let terminating: Terminating = Arc::new(move || {
             let workers = workers.clone();
-            async move { workers.terminating().await.unwrap_or_default() }.boxed()
+            async move { workers.ask(|pods| pods.terminating()).await.unwrap_or_default() }.boxed()
         });
         Context {
-            api: Arc::new(ClusterPods {
-                api,
-                guard: guard.clone(),
-            }),
-            journal: Arc::new(self.journal.clone()),
+            api: Arc::new(cluster),
+            journal: self.journal.clone(),
             events: Arc::new(events.with_clock(host.clock.wall().clone())),
-            gate: Arc::new(guard.clone()),
+            work: guard.work.clone(),
             terminating,
             node: LocalNode {
                 cri: runtime.cri,
@@ -203,10 +156,7 @@ impl PodAgent {
                 storage: Arc::new(storage),
                 reads: Threads::with_slots(READS).with_blocking(self.outside.blocking),
             },
-            stop_throttle: StopThrottle::new(host.processors),
-            cleanup_throttle: CleanupThrottle::default(),
-            large_objects: large_object::permits(),
-            pod_reads: PodReads::default(),
+            limits: Arc::new(Limits::new(host.processors)),
             driver_hold: settings.driver_hold,
             stopping: CancellationToken::new(),
         }

@@ -1,16 +1,30 @@
-//! The tasks of a running agent, and their end.
+//! What an agent runs on, its tasks, and their end.
 
 use std::time::Duration;
 
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
-use crate::{agent::node_condition::RunningReporter, tasks::finish_or_abort};
+use crate::{
+    agent::node_condition::RunningReporter,
+    node::{
+        cgroups::Cgroups,
+        cri::{Cri, types::RuntimeVersion},
+    },
+    tasks::finish_or_abort,
+};
 
 /// Maximum time to send the last events when the agent stops.
 const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum time to send the last traces when the agent stops.
 const TRACE_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The container runtime of this node, and its cgroups.
+pub(super) struct LocalRuntime {
+    pub cri: Cri,
+    pub version: RuntimeVersion,
+    pub cgroups: Cgroups,
+}
 
 /// The tasks of a running agent.
 pub(super) struct Tasks {

@@ -4,8 +4,7 @@ use tokio::time::Instant;
 
 use super::{Core, MAX_ENTRIES};
 use crate::collector::{
-    graph::NodeId,
-    graph::{GetResult, Observed, WorkItem},
+    graph::{NodeId, Observed, WorkItem},
     names::{escape_control_chars, object_label, truncate},
     request::Target,
 };
@@ -99,25 +98,17 @@ impl Core {
         else {
             return GetEffect::Unwatched;
         };
-        match self.graph.apply_get(target.id, object, progress) {
-            GetResult::Retry => GetEffect::Stale,
-            GetResult::Applied => {
-                let node = self.graph.node(target.id);
-                if node.state.has_deletion_finalizer() && object.version.parse() == Ok(node.version) {
-                    let version = node.version;
-                    if self.confirmed.len() >= MAX_ENTRIES {
-                        self.confirmed.clear();
-                    }
-                    self.confirmed.insert(target.id, version);
-                }
-                GetEffect::Applied
-            }
+        if !self.graph.apply_get(target.id, object, progress) {
+            return GetEffect::Stale;
         }
-    }
-
-    /// Records a completed deletion before its watch event arrives.
-    pub fn record_deletion(&mut self, target: &Target) {
-        self.graph.apply_deletion(target.kind, &target.uid);
+        let node = self.graph.node(target.id);
+        if node.state.has_deletion_finalizer() && object.version == node.version {
+            if self.confirmed.len() >= MAX_ENTRIES {
+                self.confirmed.clear();
+            }
+            self.confirmed.insert(target.id, object.version);
+        }
+        GetEffect::Applied
     }
 
     /// Records that a GET did not find the object.

@@ -2,95 +2,66 @@
 
 use std::hash::BuildHasher as _;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::HashMap;
 
+use super::Coordinates;
 use crate::collector::uid::Uid;
 
-/// Namespace and name of an object. Its namespace may have no [`NamespaceId`].
-#[derive(Debug, Clone, Copy)]
-pub struct NamespacedName<'a> {
-    /// Namespace.
-    pub namespace: &'a str,
-    /// Name.
-    pub name: &'a str,
-}
-
-/// The isolated objects of one kind.
 #[derive(Debug, Default)]
 pub struct Isolated {
-    table: HashTable<Entry>,
+    /// By UID, a hash of the coordinates; its lowest bit is the mark of the list that last showed the object. In bytes, so that an
+    /// entry needs no padding.
+    stamps: HashMap<Uid, [u8; 4]>,
 }
 
-#[derive(Debug)]
-struct Entry {
-    uid: Uid,
-    /// A hash of the coordinates; the lowest bit is the mark of the list that last showed it.
-    stamp: [u8; 4],
+fn mark_of(stamp: [u8; 4]) -> bool {
+    stamp[0] & 1 == 1
 }
 
-/// The bits of the hash.
-const STAMP_MASK: u32 = !1;
+fn marked([first, others @ ..]: [u8; 4], mark: bool) -> [u8; 4] {
+    let [b, c, d] = others;
+    [first & !1 | u8::from(mark), b, c, d]
+}
 
 // === impl Isolated ===
 
 impl Isolated {
-    /// Number of objects.
     pub fn len(&self) -> usize {
-        self.table.len()
+        self.stamps.len()
     }
 
     /// Adds or updates an object; `true` if it is new.
-    pub fn insert(&mut self, hasher: &DefaultHashBuilder, uid: Uid, name: NamespacedName<'_>, mark: bool) -> bool {
-        let hash = hasher.hash_one(uid);
-        let stamp = (stamp(hasher, name) | u32::from(mark)).to_ne_bytes();
-        if let Some(entry) = self.table.find_mut(hash, |entry| entry.uid == uid) {
-            entry.stamp = stamp;
-            return false;
-        }
-        self.table
-            .insert_unique(hash, Entry { uid, stamp }, |entry| hasher.hash_one(entry.uid));
-        true
+    pub fn insert(&mut self, uid: Uid, at: Coordinates<'_>, mark: bool) -> bool {
+        let stamp = marked(self.stamp(at), mark);
+        self.stamps.insert(uid, stamp).is_none()
     }
 
     /// Removes an object at these coordinates and returns its mark. Coordinates are compared by a 31-bit hash: a match
     /// is wrong once in two billion times.
-    pub fn take(&mut self, hasher: &DefaultHashBuilder, uid: Uid, name: NamespacedName<'_>) -> Option<bool> {
-        let stamp = stamp(hasher, name);
-        let matches = |entry: &Entry| entry.uid == uid && u32::from_ne_bytes(entry.stamp) & STAMP_MASK == stamp;
-        let found = self.table.find_entry(hasher.hash_one(uid), matches).ok()?;
-        let (entry, _) = found.remove();
-        Some(u32::from_ne_bytes(entry.stamp) & 1 == 1)
+    pub fn take(&mut self, uid: Uid, at: Coordinates<'_>) -> Option<bool> {
+        let stamp = *self.stamps.get(&uid)?;
+        let is_same = marked(stamp, false) == marked(self.stamp(at), false);
+        is_same.then(|| self.stamps.remove(&uid)).flatten().map(mark_of)
     }
 
-    /// Removes an object; `true` if it existed.
-    pub fn remove(&mut self, hasher: &DefaultHashBuilder, uid: Uid) -> bool {
-        let found = self.table.find_entry(hasher.hash_one(uid), |entry| entry.uid == uid);
-        found.map(|entry| entry.remove()).is_ok()
+    pub fn remove(&mut self, uid: Uid) -> bool {
+        self.stamps.remove(&uid).is_some()
     }
 
-    /// Whether it contains this UID.
-    pub fn has(&self, hasher: &DefaultHashBuilder, uid: Uid) -> bool {
-        self.table
-            .find(hasher.hash_one(uid), |entry| entry.uid == uid)
-            .is_some()
+    pub fn has(&self, uid: Uid) -> bool {
+        self.stamps.contains_key(&uid)
     }
 
-    /// Sets the mark of all objects.
     pub fn mark_all(&mut self, mark: bool) {
-        for entry in &mut self.table {
-            let stamp = u32::from_ne_bytes(entry.stamp) & STAMP_MASK;
-            entry.stamp = (stamp | u32::from(mark)).to_ne_bytes();
-        }
+        self.stamps.values_mut().for_each(|stamp| *stamp = marked(*stamp, mark));
     }
 
-    /// Removes all objects with another mark.
     pub fn sweep(&mut self, mark: bool) {
-        self.table
-            .retain(|entry| (u32::from_ne_bytes(entry.stamp) & 1 == 1) == mark);
+        self.stamps.retain(|_, stamp| mark_of(*stamp) == mark);
     }
-}
 
-fn stamp(hasher: &DefaultHashBuilder, name: NamespacedName<'_>) -> u32 {
-    let [a, b, c, d, ..] = hasher.hash_one((name.namespace, name.name)).to_ne_bytes();
-    u32::from_ne_bytes([a, b, c, d]) & STAMP_MASK
+    fn stamp(&self, at: Coordinates<'_>) -> [u8; 4] {
+        let [a, b, c, d, ..] = self.stamps.hasher().hash_one((at.namespace, at.name)).to_ne_bytes();
+        [a, b, c, d]
+    }
 }

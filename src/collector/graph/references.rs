@@ -1,8 +1,10 @@
 //! A node's owner references, and what their changes cause.
 
+use std::sync::Arc;
+
 use super::{
-    Coordinates, Graph, Link, NamespaceId, NamespacedName, NodeId, NodeState, Observed, Reference, WorkItem,
-    links::distinct,
+    Coordinates, Graph, Link, NodeId, NodeState, Observed, Reference, WorkItem,
+    nodes::{Owners, distinct},
 };
 use crate::collector::{
     kinds::{KindId, Scope},
@@ -17,16 +19,24 @@ impl Graph {
             node: self.reference_node(id, reference),
             blocking: reference.blocking,
         });
-        let links = distinct(links.collect());
-        self.set_owners(id, &links);
+        let owners = distinct(links);
+        self.set_owners(id, owners);
     }
 
-    pub(super) fn set_owners(&mut self, id: NodeId, links: &[Link]) {
-        let changes = self.links.set_owners(id, links);
+    pub(super) fn set_owners(&mut self, id: NodeId, owners: Owners) {
+        // Also without a change: the dependent may have dropped the reference and set it again.
+        let needs_decision = owners.keys().any(|&owner| {
+            let state = self.nodes.node(owner).state;
+            state.contains(NodeState::ABSENT)
+                || state.in_foreground_deletion()
+                || state.orphans_dependents()
+                || self.lacks_namespace(owner)
+        });
+        let changes = self.nodes.set_owners(id, owners);
         // Only for the first reference: the GET is retried until it is answered.
         let is_new = |id: &NodeId| {
-            let node = self.links.node(*id);
-            node.state.is_unknown() && !node.state.orphans_dependents() && node.dependents == 1
+            let node = self.nodes.node(*id);
+            node.state.is_unknown() && !node.state.orphans_dependents() && node.num_dependents() == 1
         };
         let unknown: Vec<WorkItem> = changes
             .added
@@ -36,15 +46,7 @@ impl Graph {
             .map(WorkItem::GetOwner)
             .collect();
         self.items.extend(unknown);
-        // Also without a change: the dependent may have dropped the reference and set it again.
-        let needs_decision = |link: &Link| {
-            let state = self.links.node(link.node).state;
-            state.contains(NodeState::ABSENT)
-                || state.in_foreground_deletion()
-                || state.orphans_dependents()
-                || self.lacks_namespace(link.node)
-        };
-        if links.iter().any(needs_decision) {
+        if needs_decision {
             self.items.push(WorkItem::Decide(id));
         }
         self.recheck_owners(changes.removed_or_unblocked);
@@ -53,7 +55,7 @@ impl Graph {
     /// Decides again on owners that a dependent no longer names or no longer blocks.
     pub(super) fn recheck_owners(&mut self, owners: Vec<NodeId>) {
         for owner in owners {
-            let state = self.links.node(owner).state;
+            let state = self.nodes.node(owner).state;
             if (state.in_foreground_deletion() && !self.is_blocked(owner))
                 || (state.in_orphan_deletion() && !self.has_dependents(owner))
             {
@@ -66,9 +68,9 @@ impl Graph {
     /// Whether its kind is namespaced and its dependent has no namespace. No GET is possible; the reference is
     /// reported.
     fn lacks_namespace(&self, id: NodeId) -> bool {
-        let node = self.links.node(id);
+        let node = self.nodes.node(id);
         let scope = self.kinds.resource(node.kind).map(|resource| resource.scope);
-        node.namespace == NamespaceId::NONE && scope == Some(Scope::Namespaced)
+        node.namespace.is_empty() && scope == Some(Scope::Namespaced)
     }
 
     /// The node of a reference. References that cannot be resolved share a node of [`KindId::UNKNOWN`] per UID, from
@@ -87,25 +89,25 @@ impl Graph {
     /// The node of a reference, in the namespace of its dependent.
     pub(super) fn owner_node(&mut self, dependent: NodeId, kind: KindId, uid: Uid, name: &str) -> NodeId {
         let namespace = match self.kinds.resource(kind).map(|resource| resource.scope) {
-            Some(Scope::Cluster) => NamespaceId::NONE,
-            None if kind == KindId::UNKNOWN => NamespaceId::NONE,
-            Some(Scope::Namespaced) | None => self.links.node(dependent).namespace,
+            Some(Scope::Cluster) => Arc::default(),
+            None if kind == KindId::UNKNOWN => Arc::default(),
+            Some(Scope::Namespaced) | None => Arc::clone(&self.nodes.node(dependent).namespace),
         };
-        let at = Coordinates { kind, namespace, name };
-        if let Some(id) = self.links.find(uid, at) {
+        let at = Coordinates {
+            kind,
+            namespace: &namespace,
+            name,
+        };
+        if let Some(id) = self.nodes.find(uid, at) {
             return id;
         }
         let mut state = self.initial_state(uid);
         let isolated = self.isolated.get_mut(kind.index());
-        let namespaced_name = NamespacedName {
-            namespace: self.namespaces.name(namespace),
-            name,
-        };
-        if let Some(mark) = isolated.and_then(|isolated| isolated.take(&self.hasher, uid, namespaced_name)) {
+        if let Some(mark) = isolated.and_then(|isolated| isolated.take(uid, at)) {
             state.set(NodeState::OBSERVED, true);
             state.set(NodeState::LIST_MARK, mark);
         }
-        self.add(uid, at, state)
+        self.nodes.add(uid, at, state)
     }
 
     /// State of a new node that is only named.
@@ -117,23 +119,19 @@ impl Graph {
 
     /// Removes a node without owners and dependents. An existing object becomes isolated.
     pub(super) fn compact(&mut self, id: NodeId) {
-        let node = self.links.node(id);
-        let is_idle = node.dependents == 0 && self.links.owners(id).next().is_none();
+        let node = self.nodes.node(id);
+        let is_idle = node.num_dependents() == 0 && node.owners().next().is_none();
         if !is_idle || (node.state.has_deletion_facts() && !node.state.is_unknown()) || node.state.is_free() {
             return;
         }
         if !node.state.is_unknown() && !node.state.contains(NodeState::ABSENT) {
             let mark = node.state.contains(NodeState::LIST_MARK);
-            let at = NamespacedName {
-                namespace: self.namespaces.name(node.namespace),
-                name: &node.name,
-            };
             if let Some(isolated) = self.isolated.get_mut(node.kind.index()) {
-                isolated.insert(&self.hasher, node.uid, at, mark);
+                isolated.insert(node.uid, node.coordinates(), mark);
             }
         }
         let (uid, version, state) = (node.uid, node.version, node.state);
-        self.remove(id);
+        self.nodes.remove(id);
         if state.in_orphan_deletion() {
             self.record_orphaning(uid, version);
         }

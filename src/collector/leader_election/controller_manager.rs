@@ -1,77 +1,85 @@
-//! Detects by its Lease whether kube-controller-manager works. Only the holder of the collectors' Lease watches it.
+//! Detects by its Lease whether kube-controller-manager works.
 
 use std::time::Duration;
 
 use jiff::Timestamp;
-use serde_json::Value;
+use k8s_openapi::api::coordination::v1::Lease;
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
 
 use super::{
-    conditions::{Conditions, extended},
-    requests::{Freshness, Leases},
-    view::{StatusRecord, non_empty},
+    lease::{Freshness, Leases, holder},
+    state::{Conditions, non_empty},
 };
-use crate::api::ApiError;
 
 const LEASE: &str = "kube-controller-manager";
 /// Without a change for so long, three times its duration, the Lease is not renewed.
 const IDLE: Duration = Duration::from_secs(45);
-/// Interval of reads.
+/// Interval of reads while it is idle.
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 /// How long an answer counts: one lost answer must not end the active role.
 const FRESH: Duration = Duration::from_secs(15);
 
 /// The last read state of the Lease.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 struct ObservedLease {
     /// When the last answered request was sent.
     requested_at: Instant,
-    /// Holder, renewTime, transitions and resourceVersion; `None` without a Lease.
-    renewal_fields: Option<[Value; 4]>,
+    /// Of the last answer. A cache may show an old state for any time.
+    freshness: Freshness,
+    lease: Option<Lease>,
     /// When this state was first read.
     since: Instant,
     /// An earlier read showed another state.
     has_changed: bool,
 }
 
-/// Watches the Lease and keeps `conditions` up to date. Never returns.
-pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Conditions>, status: &StatusRecord) {
-    let mut observed = None;
+/// Watches the Lease and keeps `conditions` up to date. Never returns. Agents that wait read the server's cache; a Lease that seems
+/// idle is read itself.
+pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Conditions>) {
+    let mut observed: Option<ObservedLease> = None;
     loop {
         let requested_at = Instant::now();
-        match leases.get(LEASE, Freshness::Latest).await {
-            Ok(lease) => {
-                let now = observe(observed.as_ref(), lease.as_ref().map(renewal_fields), requested_at);
-                record_observation(status, observed.as_ref(), &now);
-                observed = Some(now);
-            }
-            Err(error) => record_error(status, &error),
-        }
+        let idle_from = observed.as_ref().map(|observed| observed.since + IDLE);
+        let freshness = match idle_from {
+            Some(idle_from) if requested_at >= idle_from => Freshness::Latest,
+            _ => Freshness::Cached,
+        };
+        let answer = leases.get(LEASE, freshness).await;
         let now = Instant::now();
-        let idle = valid_until(observed.as_ref(), now);
         conditions.send_modify(|conditions| {
-            let manager_idle = idle.map(|until| extended(&conditions.manager_idle, Some(until), now));
-            conditions.set_manager_idle(manager_idle.map_err(str::to_owned), now);
+            let view = conditions.view.controller_manager.get_or_insert_default();
+            view.error = answer.as_ref().err().map(ToString::to_string);
+            if let Ok(lease) = answer {
+                view.holder = lease.as_ref().and_then(|lease| non_empty(holder(lease)));
+                let (mut since, mut has_changed) = (now, false);
+                if let Some(before) = &observed {
+                    let is_same = before.lease == lease;
+                    since = if is_same { before.since } else { now };
+                    has_changed = before.has_changed || !is_same;
+                    view.changed = if is_same { view.changed } else { Some(Timestamp::now()) };
+                }
+                observed = Some(ObservedLease {
+                    requested_at,
+                    freshness,
+                    lease,
+                    since,
+                    has_changed,
+                });
+            }
+            let idle = valid_until(observed.as_ref(), now);
+            conditions.manager_idle = idle.map(Some).map_err(str::to_owned);
         });
-        sleep(READ_INTERVAL).await;
-    }
-}
-
-fn observe(before: Option<&ObservedLease>, renewal_fields: Option<[Value; 4]>, requested_at: Instant) -> ObservedLease {
-    match before {
-        Some(before) if before.renewal_fields == renewal_fields => ObservedLease {
-            requested_at,
-            ..before.clone()
-        },
-        before => ObservedLease {
-            requested_at,
-            renewal_fields,
-            since: Instant::now(),
-            has_changed: before.is_some(),
-        },
+        let until_idle = observed
+            .as_ref()
+            .map_or(IDLE, |observed| (observed.since + IDLE).saturating_duration_since(now));
+        let pause = match until_idle {
+            Duration::ZERO => READ_INTERVAL,
+            until_idle => until_idle.min(leases.wait_interval),
+        };
+        sleep(pause).await;
     }
 }
 
@@ -81,40 +89,13 @@ fn valid_until(observed: Option<&ObservedLease>, now: Instant) -> Result<Instant
     let Some(observed) = observed.filter(|observed| age(observed.requested_at) < FRESH) else {
         return Err("whether kube-controller-manager works is unknown: its Lease cannot be read");
     };
-    match (age(observed.since) >= IDLE, observed.has_changed) {
-        (true, _) => Ok(observed.requested_at + FRESH),
-        (false, true) => Err("kube-controller-manager works: it renews its Lease"),
-        (false, false) => Err("whether kube-controller-manager renews its Lease is being watched, for 45 s"),
+    if age(observed.since) >= IDLE && observed.freshness == Freshness::Latest {
+        Ok(observed.requested_at + FRESH)
+    } else if observed.has_changed {
+        Err("kube-controller-manager works: it renews its Lease")
+    } else {
+        Err("whether kube-controller-manager renews its Lease is being watched, for 45 s")
     }
-}
-
-/// The fields that change when a Lease is renewed.
-fn renewal_fields(lease: &Value) -> [Value; 4] {
-    let spec = &lease["spec"];
-    [
-        spec["holderIdentity"].clone(),
-        spec["renewTime"].clone(),
-        spec["leaseTransitions"].clone(),
-        lease["metadata"]["resourceVersion"].clone(),
-    ]
-}
-
-fn record_observation(status: &StatusRecord, before: Option<&ObservedLease>, now: &ObservedLease) {
-    status.update_manager(|view| {
-        view.holder = now
-            .renewal_fields
-            .as_ref()
-            .and_then(|renewal_fields| non_empty(renewal_fields[0].as_str()?));
-        view.read = Some(Timestamp::now());
-        view.error = None;
-        if before.is_some_and(|before| before.renewal_fields != now.renewal_fields) {
-            view.changed = view.read;
-        }
-    });
-}
-
-fn record_error(status: &StatusRecord, error: &ApiError) {
-    status.update_manager(|view| view.error = Some(error.to_string()));
 }
 
 #[cfg(test)]
@@ -125,23 +106,27 @@ mod tests {
     async fn manager_works_until_its_lease_is_unchanged_for_45_s_and_an_old_answer_does_not_count() {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let observed = |requested_at, since, has_changed| {
+        let observed = |requested_at, since, has_changed, freshness| {
             Some(ObservedLease {
                 requested_at: at(requested_at),
-                renewal_fields: None,
+                freshness,
+                lease: None,
                 since: at(since),
                 has_changed,
             })
         };
+        use Freshness::{Cached, Latest};
         for (observed, expected) in [
             (None, Err("cannot be read")),
-            (observed(199, 198, true), Err("it renews its Lease")),
-            (observed(199, 156, true), Err("it renews its Lease")),
-            (observed(199, 156, false), Err("is being watched")),
-            (observed(199, 155, true), Ok(at(214))),
-            (observed(199, 155, false), Ok(at(214))),
-            (observed(186, 100, true), Ok(at(201))),
-            (observed(185, 100, true), Err("cannot be read")),
+            (observed(199, 198, true, Latest), Err("it renews its Lease")),
+            (observed(199, 156, true, Latest), Err("it renews its Lease")),
+            (observed(199, 156, false, Latest), Err("is being watched")),
+            (observed(199, 155, true, Latest), Ok(at(214))),
+            (observed(199, 155, false, Latest), Ok(at(214))),
+            (observed(199, 100, true, Cached), Err("it renews its Lease")),
+            (observed(199, 100, false, Cached), Err("is being watched")),
+            (observed(186, 100, true, Latest), Ok(at(201))),
+            (observed(185, 100, true, Latest), Err("cannot be read")),
         ] {
             match (valid_until(observed.as_ref(), at(200)), expected) {
                 (Ok(until), expected) => assert_eq!(Ok(until), expected, "{observed:?}"),

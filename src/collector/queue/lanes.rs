@@ -9,6 +9,12 @@ use tokio::time::Instant;
 
 use crate::collector::{graph::WorkItem, kinds::KindId};
 
+/// Maximum number of requests in flight. Requests of slow lanes do not count.
+const MAX_IN_FLIGHT: usize = 96;
+/// Maximum number of requests in flight of a lane. The others have the rest.
+const MAX_OF_LANE: usize = 64;
+/// Maximum number of requests in flight of all slow lanes together.
+const MAX_OF_SLOW_LANES: usize = 32;
 /// A slower answer counts as slow. It does not show the load of the API server.
 pub const SLOW: Duration = Duration::from_secs(2);
 /// Maximum number of requests in flight of a lane that is slow, or whose last request failed.
@@ -21,7 +27,6 @@ const REFUSALS_TO_PAUSE: u32 = 3;
 /// GETs or writes of one kind. An admission webhook that refuses writes does not refuse GETs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Lane {
-    /// The kind.
     pub kind: KindId,
     /// GETs, not writes.
     pub is_get: bool,
@@ -29,7 +34,7 @@ pub struct Lane {
 
 /// Ready items by lane, with each lane's requests in flight. Lanes are served round-robin.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub struct Lanes {
     lanes: HashMap<Lane, LaneState>,
     /// Lanes with items, in round-robin order.
     order: VecDeque<Lane>,
@@ -54,7 +59,6 @@ struct LaneState {
 /// Feedback of an answer to its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Feedback {
-    /// A fast answer.
     Fast,
     /// A slow answer, or a failure other than a refusal for overload.
     SlowOrFailed,
@@ -65,16 +69,15 @@ pub enum Feedback {
 // === impl Lanes ===
 
 impl Lanes {
-    /// Number of items.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    pub fn push_back(&mut self, lane: Lane, item: WorkItem) {
+    pub(super) fn push_back(&mut self, lane: Lane, item: WorkItem) {
         self.enqueue(lane).push_back(item);
     }
 
-    pub fn push_front(&mut self, lane: Lane, item: WorkItem) {
+    pub(super) fn push_front(&mut self, lane: Lane, item: WorkItem) {
         self.enqueue(lane).push_front(item);
     }
 
@@ -87,27 +90,22 @@ impl Lanes {
         items
     }
 
-    /// The next item. Lanes are served round-robin; lanes with `crowded_from` requests in flight come after all others. A slow
-    /// lane has at most [`MAX_SLOW`] in flight, and all slow lanes together at most `crowded_from`.
-    pub fn pop_front(&mut self, now: Instant, crowded_from: usize) -> Option<WorkItem> {
-        let mut crowded = None;
-        let slow = self.slow_in_flight(now);
+    /// The next item. Lanes are served round-robin.
+    pub fn pop_front(&mut self, now: Instant) -> Option<WorkItem> {
+        let (fast, slow) = self.in_flight(now);
+        if fast >= MAX_IN_FLIGHT {
+            return None;
+        }
         for _ in 0..self.order.len() {
             let lane = self.order.pop_front()?;
             let state = self.lanes.get(&lane)?;
-            let is_full = state.is_full(now) || (state.is_slow(now) && slow >= crowded_from);
-            let (is_blocked, is_crowded) = (state.is_paused(now) || is_full, state.in_flight.len() >= crowded_from);
-            if !is_blocked && !is_crowded {
+            let is_full = state.is_full(now) || (state.is_slow(now) && slow >= MAX_OF_SLOW_LANES);
+            if !is_full && !state.is_paused(now) {
                 return self.pop_lane(lane);
             }
             self.order.push_back(lane);
-            if !is_blocked && crowded.is_none() {
-                crowded = Some(lane);
-            }
         }
-        let lane = crowded?;
-        self.order.retain(|other| *other != lane);
-        self.pop_lane(lane)
+        None
     }
 
     /// The first item of a lane that is not in the round-robin order at the moment.
@@ -123,31 +121,29 @@ impl Lanes {
         Some(item)
     }
 
-    /// Whether the lane pauses.
-    pub fn is_paused(&self, lane: Lane, now: Instant) -> bool {
-        self.lanes.get(&lane).is_some_and(|state| state.is_paused(now))
-    }
-
     /// When a paused lane resumes, or a request becomes slow and so frees a slot.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let resumes = self.order.iter().filter_map(|lane| self.lanes.get(lane)?.paused_until);
+        let resumes = resumes.filter(|at| *at > now);
         let fast = self.busy_lanes().filter(|state| !state.is_slow(now));
         let slow = fast.filter_map(|state| Some(*state.in_flight.front()? + SLOW));
         let slow = slow.min().filter(|_| self.len > 0);
         resumes.chain(slow).min()
     }
 
-    /// Number of requests in flight of slow lanes.
-    pub fn slow_in_flight(&self, now: Instant) -> usize {
-        let slow = self.busy_lanes().filter(|state| state.is_slow(now));
-        slow.map(|state| state.in_flight.len()).sum()
+    /// Number of requests in flight: of lanes that are not slow, and of slow ones.
+    pub fn in_flight(&self, now: Instant) -> (usize, usize) {
+        let sum = |is_slow: bool| {
+            let lanes = self.busy_lanes().filter(|state| state.is_slow(now) == is_slow);
+            lanes.map(|state| state.in_flight.len()).sum()
+        };
+        (sum(false), sum(true))
     }
 
     fn busy_lanes(&self) -> impl Iterator<Item = &LaneState> {
         self.busy_lanes.iter().filter_map(|lane| self.lanes.get(lane))
     }
 
-    /// Records the start of a request.
     pub fn request_started(&mut self, lane: Lane, now: Instant) {
         let state = self.lanes.entry(lane).or_default();
         if state.in_flight.is_empty() {
@@ -174,7 +170,9 @@ impl Lanes {
                 state.paused_until = Some(state.paused_until.map_or(until, |earlier| earlier.max(until)));
             }
         } else {
-            (state.refusals, state.paused_until) = (0, None);
+            state.refusals = 0;
+            // A request that was sent before the end of the pause does not end it.
+            state.paused_until.take_if(|until| started >= *until);
         }
         self.remove_if_idle(lane);
     }
@@ -185,7 +183,7 @@ impl Lanes {
             return;
         };
         state.items = VecDeque::new();
-        if state.in_flight.is_empty() && state.refusals == 0 {
+        if state.in_flight.is_empty() && state.refusals == 0 && state.paused_until.is_none() {
             self.lanes.remove(&lane);
         }
     }
@@ -209,7 +207,8 @@ impl LaneState {
         let max = match self.last_answer {
             _ if self.is_slow(now) => MAX_SLOW,
             None => MAX_UNANSWERED,
-            Some(_) => return false,
+            Some(Feedback::Refused(_)) => MAX_SLOW,
+            Some(Feedback::Fast | Feedback::SlowOrFailed) => MAX_OF_LANE,
         };
         self.in_flight.len() >= max
     }
@@ -241,7 +240,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lanes_are_served_round_robin_and_crowded_lanes_come_last() {
+    async fn lanes_are_served_round_robin_and_none_has_more_than_two_thirds_of_all_requests() {
         let now = Instant::now();
         let (mut lanes, [slow, other], items) = lanes();
         for &item in &items[..4] {
@@ -250,24 +249,25 @@ mod tests {
         for &item in &items[4..] {
             lanes.push_back(other, item);
         }
-        assert_eq!(lanes.pop_front(now, 2), Some(items[0]));
-        assert_eq!(lanes.pop_front(now, 2), Some(items[4]));
+        assert_eq!(lanes.pop_front(now), Some(items[0]));
+        assert_eq!(lanes.pop_front(now), Some(items[4]));
         for lane in [slow, other] {
             lanes.request_started(lane, now);
             lanes.request_finished(lane, now, Feedback::Fast);
         }
-        for _ in 0..2 {
+        for _ in 0..MAX_OF_LANE {
             lanes.request_started(slow, now);
         }
-        assert_eq!(lanes.pop_front(now, 2), Some(items[5]));
-        assert_eq!(lanes.pop_front(now, 2), Some(items[6]));
+        assert_eq!(lanes.pop_front(now), Some(items[5]));
+        assert_eq!(lanes.pop_front(now), Some(items[6]));
         lanes.request_finished(slow, now, Feedback::Fast);
-        assert_eq!(lanes.pop_front(now, 2), Some(items[1]));
-        assert_eq!(lanes.pop_front(now, 2), Some(items[7]));
+        assert_eq!(lanes.pop_front(now), Some(items[1]));
+        assert_eq!(lanes.pop_front(now), Some(items[7]));
         lanes.request_started(slow, now);
-        assert_eq!(lanes.pop_front(now, 2), Some(items[2]), "no other lane has items");
-        assert_eq!(lanes.pop_front(now, 2), Some(items[3]));
-        assert_eq!((lanes.pop_front(now, 2), lanes.len()), (None, 0));
+        assert_eq!(lanes.pop_front(now), None);
+        lanes.request_finished(slow, now, Feedback::Fast);
+        assert_eq!(lanes.pop_front(now), Some(items[2]));
+        assert_eq!(lanes.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -281,14 +281,18 @@ mod tests {
             lanes.request_started(slow, now);
             lanes.request_finished(slow, now, answer);
         }
-        assert!(!lanes.is_paused(slow, now));
+        let is_paused = |lanes: &Lanes| lanes.lanes[&slow].is_paused(now);
+        assert!(!is_paused(&lanes));
         lanes.request_started(slow, now);
         lanes.request_finished(slow, now, refusals);
-        assert!(lanes.is_paused(slow, now));
-        assert_eq!((lanes.pop_front(now, 2), lanes.next_due(now)), (None, Some(until)));
-        assert_eq!(lanes.pop_front(until, 2), Some(items[0]));
+        assert!(is_paused(&lanes));
+        assert_eq!((lanes.pop_front(now), lanes.next_due(now)), (None, Some(until)));
         lanes.request_started(slow, now);
         lanes.request_finished(slow, now, Feedback::Fast);
+        assert_eq!(lanes.pop_front(now), None, "it was sent before the end of the pause");
+        assert_eq!(lanes.pop_front(until), Some(items[0]));
+        lanes.request_started(slow, until);
+        lanes.request_finished(slow, until, Feedback::Fast);
         assert!(lanes.lanes.is_empty());
     }
 
@@ -301,20 +305,20 @@ mod tests {
         }
         let begin = |lanes: &mut Lanes, now| {
             let mut started = 0;
-            while lanes.pop_front(now, 8).is_some() {
+            while lanes.pop_front(now).is_some() {
                 lanes.request_started(slow, now);
                 started += 1;
             }
             started
         };
         assert_eq!(begin(&mut lanes, now), MAX_UNANSWERED);
-        assert_eq!((lanes.next_due(now), lanes.slow_in_flight(now)), (Some(now + SLOW), 0));
+        assert_eq!((lanes.next_due(now), lanes.in_flight(now).1), (Some(now + SLOW), 0));
         let late = now + SLOW;
-        assert_eq!(lanes.slow_in_flight(late), MAX_UNANSWERED);
+        assert_eq!(lanes.in_flight(late).1, MAX_UNANSWERED);
         assert_eq!(begin(&mut lanes, late), MAX_SLOW - MAX_UNANSWERED);
         lanes.request_finished(slow, now, Feedback::SlowOrFailed);
         assert_eq!(begin(&mut lanes, late), 1);
         lanes.request_finished(slow, now, Feedback::Fast);
-        assert_eq!((begin(&mut lanes, late), lanes.slow_in_flight(late)), (3, 0));
+        assert_eq!((begin(&mut lanes, late), lanes.in_flight(late).1), (3, 0));
     }
 }

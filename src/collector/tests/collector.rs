@@ -1,12 +1,14 @@
 //! The graph with a queue: applies events and answers, and processes work items.
 
+use std::sync::Arc;
+
 use super::{
     monitor::Monitor,
     world::{GetAnswer, KINDS, Key, World},
 };
 use crate::collector::{
     decide::Policy,
-    graph::{Coordinates, GetResult, Graph, NamespaceId, NodeId, NodeState, WorkItem},
+    graph::{Coordinates, Graph, Link, NodeId, WorkItem},
     kinds::{KindId, Resource, Scope},
     uid::Uid,
 };
@@ -29,7 +31,7 @@ pub struct Question {
     id: NodeId,
     uid: Uid,
     kind: KindId,
-    namespace: NamespaceId,
+    namespace: Arc<str>,
     name: String,
 }
 
@@ -103,18 +105,6 @@ impl Collector {
         isolated + self.graph.nodes().filter(there).count()
     }
 
-    /// Number of observed objects of each kind, counted one by one.
-    pub fn counted(&self) -> Vec<u64> {
-        let mut counts = self.graph.isolated_counts();
-        for id in self.graph.nodes() {
-            let node = self.graph.node(id);
-            if node.state.contains(NodeState::OBSERVED) {
-                counts[node.kind.index()] += 1;
-            }
-        }
-        counts
-    }
-
     /// Delivers all events and answers, and processes all items.
     pub fn settle(&mut self, world: &mut World) {
         for _ in 0..10_000 {
@@ -139,10 +129,9 @@ impl Collector {
             WorkItem::Decide(id) => self.take_step(world, id),
             WorkItem::GetOwner(id) => self.get_owner(world, id),
             WorkItem::Dependents(id) if self.graph.contains(id) => {
-                for _ in 0..self.graph.node(id).dependents {
-                    let next = self.graph.next_dependent(id);
-                    self.queue.extend(next.map(WorkItem::Decide));
-                }
+                let dependents = self.graph.dependents(id);
+                self.queue
+                    .extend(dependents.map(|Link { node, .. }| WorkItem::Decide(node)));
             }
             WorkItem::Dependents(_) => {}
         }
@@ -154,7 +143,7 @@ impl Collector {
         let node = self.graph.node(id);
         (
             self.graph.kinds.kind(node.kind).to_owned(),
-            self.graph.namespace(node.namespace).to_owned(),
+            node.namespace.to_string(),
             node.name.to_string(),
         )
     }
@@ -169,7 +158,7 @@ impl Collector {
         };
         let question = self.question(id);
         if self.answers.iter().any(|(other, _)| *other == question)
-            || (resource.scope == Scope::Cluster) != self.graph.namespace(node.namespace).is_empty()
+            || (resource.scope == Scope::Cluster) != node.namespace.is_empty()
         {
             return;
         }
@@ -183,7 +172,7 @@ impl Collector {
             id,
             uid: node.uid,
             kind: node.kind,
-            namespace: node.namespace,
+            namespace: Arc::clone(&node.namespace),
             name: node.name.to_string(),
         }
     }
@@ -209,7 +198,7 @@ impl Collector {
             id,
             uid,
             kind,
-            namespace,
+            ref namespace,
             ref name,
         } = *question;
         if !self.graph.matches(id, uid, Coordinates { kind, namespace, name }) {
@@ -221,7 +210,7 @@ impl Collector {
                 let Some(kind) = self.kinds.iter().find(|it| it.id == kind && it.is_served) else {
                     return;
                 };
-                if self.graph.apply_get(id, &object, kind.progress) == GetResult::Retry {
+                if !self.graph.apply_get(id, &object, kind.progress) {
                     self.queue.push(WorkItem::GetOwner(id));
                 }
             }
@@ -237,5 +226,6 @@ fn resource(index: usize) -> Resource {
         version: "v1".into(),
         plural: kind.to_lowercase(),
         scope,
+        short_names: Vec::new(),
     }
 }

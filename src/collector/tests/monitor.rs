@@ -64,7 +64,7 @@ impl Collector {
                     kind.progress = kind.progress.max(version);
                     kind.is_synced = true;
                     kind.monitor = Monitor::Watching;
-                    self.graph.end_list(kind.id, version);
+                    assert!(!self.graph.end_list(kind.id, version), "no store was restored");
                 }
             }
             Monitor::Watching => match events.pop_front() {
@@ -74,7 +74,7 @@ impl Collector {
                     return false;
                 }
                 Some(Event::Seen(object)) => {
-                    kind.progress = object.version.parse().unwrap();
+                    kind.progress = object.version;
                     self.graph.observe(kind.id, &object);
                 }
                 Some(Event::Gone(uid, version)) => {

@@ -18,7 +18,7 @@ impl Collector {
         let key = self.key(id);
         let known = Observed {
             uid: self.graph.uid(id),
-            version: self.graph.node(id).version.to_string(),
+            version: self.graph.node(id).version,
             ..Observed::default()
         };
         let result = match decide(&self.graph, id) {

@@ -182,7 +182,7 @@ impl World {
             return;
         }
         self.version += 1;
-        object.seen.version = self.version.to_string();
+        object.seen.version = self.version;
         let stays = object.has_other_finalizer || object.seen.orphan || object.seen.foreground;
         let event = if object.seen.deleting && !stays {
             Event::Gone(object.seen.uid.clone(), self.version)

@@ -1,23 +1,23 @@
 //! Sentences of `pod-teardown why`.
 
+use std::path::Path;
+
 use tokio::time::Instant;
 
-use super::chain::{Chain, blockers};
-use crate::collector::{
-    core::Core,
-    decide::{Step, decide},
-    graph::{Graph, NodeId, NodeState, WorkItem},
-    names::{NOT_SERVED, escape_control_chars, object_label, qualified_name, unresolved_reason},
-    picture::words::appearance_and_decision,
-    queue::ItemStatus,
-    sync_state::FinalizerHold,
+use crate::{
+    collector::{
+        core::Core,
+        decide::{Policy, Step, decide},
+        graph::{Graph, NodeId, NodeState, WorkItem},
+        names::{NOT_SERVED, escape_control_chars, object_label, qualified_name, unresolved_reason},
+        report::queued,
+        sync_state::FinalizerHold,
+    },
+    words::{format_count, plural, shell_quoted, some_of},
 };
 
 /// Maximum number of owners and of blockers that are described.
 const MAX_SHOWN: usize = 5;
-/// From so many on, dependents that are created during a foreground deletion are named. A controller that notices the deletion
-/// creates a few.
-const MIN_RECREATED: u32 = 20;
 
 /// Describes the state at one moment.
 pub(super) struct Explainer<'a> {
@@ -41,41 +41,37 @@ impl Explainer<'_> {
     pub fn facts(&self, id: NodeId) -> Vec<String> {
         let graph = self.graph();
         let mut facts = vec![describe_state(graph.node(id).state).to_owned()];
-        if let (_, Some(decision)) = appearance_and_decision(graph, id) {
-            facts.push(escape_control_chars(&decision));
-        }
+        facts.extend(decision(graph, id).map(|decision| escape_control_chars(&decision)));
         let blocking = blockers(graph, id).take(MAX_SHOWN);
         facts.extend(blocking.map(|it| {
-            format!(
-                "blocked by {}: {}",
-                self.object_label(it),
-                describe_state(graph.node(it).state)
-            )
+            let state = describe_state(graph.node(it).state);
+            format!("blocked by {}: {state}", self.object_label(it))
         }));
         let owners = graph.owners(id).filter(|link| link.node != id).take(MAX_SHOWN);
         facts.extend(owners.map(|link| self.owner(link.node)));
-        let step = decide(graph, id);
-        if let Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer = step
-            && let Some(hold) = self.core.finalizer_hold(id, &step, self.now)
-        {
+        if let Some(hold) = self.hold(id) {
             let kinds = self.core.sync_state.watched.values();
             facts.extend(kinds.filter_map(|it| it.unreadable(self.now)));
             facts.push(match hold {
                 FinalizerHold::Unconfirmed { why } => format!("its finalizer stays for a moment: {why}"),
                 FinalizerHold::NotSynced { why, is_limited } => {
                     let limit = if is_limited { ", for ten minutes at most" } else { "" };
-                    format!("its finalizer stays while {why}{limit}: objects of that kind may name it")
+                    format!("its finalizer stays{limit}, {why}: objects of that kind may name it")
                 }
             });
         }
-        for (item, what) in [
-            (WorkItem::Decide(id), "for a decision"),
-            (WorkItem::GetOwner(id), "for a GET"),
-        ] {
-            facts.extend(self.core.queue.status(item).map(|it| self.queued(item, what, it)));
+        for (item, what) in [(WorkItem::Decide(id), "a decision"), (WorkItem::GetOwner(id), "a GET")] {
+            let entry = self.core.queue.entry(item);
+            facts.extend(entry.map(|entry| escape_control_chars(&queued(what, entry, self.now))));
         }
-        facts.extend(recreated(graph.created_since_deletion(id)));
         facts
+    }
+
+    /// Why the object keeps the finalizer that could be removed otherwise.
+    fn hold(&self, id: NodeId) -> Option<FinalizerHold> {
+        let step = decide(self.graph(), id);
+        let is_removal = matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer);
+        self.core.finalizer_hold(id, &step, self.now).filter(|_| is_removal)
     }
 
     fn owner(&self, id: NodeId) -> String {
@@ -89,102 +85,48 @@ impl Explainer<'_> {
         format!("owner {}: {state}", self.object_label(id))
     }
 
-    fn queued(&self, item: WorkItem, what: &str, it: ItemStatus) -> String {
-        let waits = self.now.saturating_duration_since(it.since).as_secs();
-        if let Some(hangs) = it.hanging_request(item, self.now) {
-            return format!("queued for {waits}s {what}: {hangs}");
-        }
-        match it.last_error {
-            Some(last_error) => format!(
-                "queued for {waits}s {what}, failed {} times, last: {}",
-                it.num_requeues,
-                escape_control_chars(&last_error)
-            ),
-            None => format!("queued for {waits}s {what}"),
-        }
-    }
-
-    /// The conclusion.
-    pub fn conclusion(&self, chain: &Chain) -> String {
-        let Some(last) = chain.last() else {
+    /// The conclusion of a chain, and of the object that its last one waits for again.
+    pub fn conclusion(&self, chain: &[NodeId], cycle: Option<NodeId>) -> String {
+        let Some(&last) = chain.last() else {
             return String::new();
         };
-        if let Some(first_of_cycle) = chain.cycle {
+        let label = self.object_label(last);
+        if let Some(first_of_cycle) = cycle {
             return format!(
-                "Ownership cycle: {} waits for {} again. It does not end by itself: remove blockOwnerDeletion from one of \
+                "Ownership cycle: {label} waits for {} again. It does not end by itself: remove blockOwnerDeletion from one of \
                  the references, or the finalizer foregroundDeletion from one of the objects.",
-                self.object_label(last),
                 self.object_label(first_of_cycle)
             );
         }
-        let all = if chain.nodes.len() > 1 { "All wait for" } else { "It is" };
-        let more = if chain.is_truncated {
-            " More objects block it than were visited."
-        } else {
-            ""
-        };
-        format!("{all} {}: {}.{more}", self.object_label(last), self.last_wait(last))
+        let all = if chain.len() > 1 { "All wait for" } else { "It is" };
+        format!("{all} {label}: {}.", self.last_wait(last))
     }
 
     /// The wait of the chain's last node.
     fn last_wait(&self, id: NodeId) -> String {
         let graph = self.graph();
         let state = graph.node(id).state;
-        let fails = self
-            .core
-            .queue
-            .status(WorkItem::Decide(id))
-            .is_some_and(|it| it.last_error.is_some());
-        let request_state = if fails {
-            "the collector's request fails, see above"
-        } else {
-            "the collector is about to send a request"
-        };
-        let step = decide(graph, id);
-        let must_stay = matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer)
-            && self.core.finalizer_hold(id, &step, self.now).is_some();
-        match step {
-            Step::Nothing if state.contains(NodeState::DELETING) => format!(
+        if self.hold(id).is_some() {
+            return "its finalizer stays until every kind is synced".to_owned();
+        }
+        match decision(graph, id) {
+            Some(decision) if self.core.queue.has_failed(WorkItem::Decide(id)) => {
+                format!("it {decision}; the collector's request fails, see above")
+            }
+            Some(decision) => format!("it {decision}"),
+            None if state.contains(NodeState::DELETING) => format!(
                 "its deletion, which needs nothing of the collector. If it has finalizers, their controllers have to \
                  remove them: {}",
                 self.kubectl(id)
             ),
-            Step::Nothing if state.contains(NodeState::ABSENT) => {
-                "it is deleted; its dependents are decided on".to_owned()
+            None if state.contains(NodeState::ABSENT) => "it is deleted; its dependents are decided on".to_owned(),
+            None if state.is_unknown() => {
+                let entry = self.core.queue.entry(WorkItem::GetOwner(id));
+                let hangs = entry.and_then(|it| it.hanging_request(self.now));
+                let get = hangs.as_deref().unwrap_or("the collector sends a GET");
+                format!("it is unknown whether it exists; {get}")
             }
-            Step::Nothing if state.is_unknown() => {
-                let item = WorkItem::GetOwner(id);
-                let status = self.core.queue.status(item);
-                let hangs = status.and_then(|it| it.hanging_request(item, self.now));
-                format!(
-                    "it is unknown whether it exists; {}",
-                    hangs.as_deref().unwrap_or("the collector sends a GET")
-                )
-            }
-            Step::Nothing => "nothing has to be done: one of its owners exists, or it has none".to_owned(),
-            Step::GetOwners(_) => "the collector has to GET its owners first".to_owned(),
-            Step::Unresolved(owners) => {
-                let mut reasons = owners.iter().map(|&owner| unresolved_reason(graph, owner));
-                match reasons.find(|why| *why != NOT_SERVED) {
-                    Some(why) => format!("it is kept until the reference to that owner is removed: {why}"),
-                    None => {
-                        "it is kept until the kind of its owner is served again, or the reference is removed".to_owned()
-                    }
-                }
-            }
-            Step::NamespacedOwner(_) => {
-                "it is kept until the reference is removed: a cluster-scoped object cannot have a namespaced \
-                owner"
-                    .to_owned()
-            }
-            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer if must_stay => {
-                "its finalizer stays until every kind is synced".to_owned()
-            }
-            Step::Wait => "it waits for its dependents".to_owned(),
-            Step::DropReferences(_)
-            | Step::Delete { .. }
-            | Step::RemoveForegroundFinalizer
-            | Step::RemoveOrphanFinalizer => request_state.to_owned(),
+            None => "nothing has to be done: one of its owners exists, or it has none".to_owned(),
         }
     }
 
@@ -194,11 +136,11 @@ impl Explainer<'_> {
         let node = graph.node(id);
         let (group, kind) = (graph.kinds.group(node.kind), graph.kinds.kind(node.kind));
         let resource = graph.kinds.resource(node.kind).map_or(kind, |it| &it.plural);
-        let namespace = match graph.namespace(node.namespace) {
+        let namespace = match &*node.namespace {
             "" => String::new(),
             namespace => format!(" -n {namespace}"),
         };
-        let name = quoted(&node.name);
+        let name = shell_quoted(Path::new(&*node.name));
         escape_control_chars(&format!(
             "kubectl get {} {name}{namespace} -o jsonpath='{{.metadata.finalizers}}'",
             qualified_name(resource, group)
@@ -206,27 +148,87 @@ impl Explainer<'_> {
     }
 }
 
-/// Names a controller that creates dependents as fast as they are deleted.
-pub(in crate::collector) fn recreated(created: u32) -> Option<String> {
-    (created >= MIN_RECREATED).then(|| {
-        format!(
-            "{created} dependents were created since its foreground deletion was seen: a controller creates them again, and \
-             has to be stopped first"
-        )
+/// The collector's decision on an object and its reason, after "it"; `None` if there is nothing to do.
+pub(in crate::collector) fn decision(graph: &Graph, id: NodeId) -> Option<String> {
+    let state = graph.node(id).state;
+    Some(match decide(graph, id) {
+        Step::Nothing => return None,
+        Step::GetOwners(owners) => {
+            let verb = if owners.len() == 1 { "exists" } else { "exist" };
+            format!("is kept until it is known whether {} {verb}", named(graph, &owners))
+        }
+        Step::Unresolved(owners) => {
+            let mut reasons = owners.iter().map(|&owner| unresolved_reason(graph, owner));
+            let why = reasons.find(|why| *why != NOT_SERVED).unwrap_or(NOT_SERVED);
+            let references = plural(owners.len() as u64, "reference");
+            let owners = named(graph, &owners);
+            format!("is kept until the {references} to {owners} can be resolved or is removed: {why}")
+        }
+        Step::NamespacedOwner(owners) => format!(
+            "is kept until the reference is removed: a cluster-scoped object cannot be owned by {}",
+            named(graph, &owners)
+        ),
+        Step::DropReferences(owners) => {
+            let references = plural(owners.len() as u64, "reference");
+            format!("loses the {references} to {}", named(graph, &owners))
+        }
+        Step::Delete {
+            policy,
+            clear_blocking,
+            waiting_owners,
+        } => deletion(graph, policy, clear_blocking, &waiting_owners),
+        Step::RemoveForegroundFinalizer => {
+            "loses the finalizer foregroundDeletion: no known blocking dependent is left".to_owned()
+        }
+        Step::RemoveOrphanFinalizer => "loses the finalizer orphan: no known dependent is left".to_owned(),
+        Step::Wait if state.in_orphan_deletion() => {
+            let dependents = format_count(graph.node(id).num_dependents().into(), "dependent");
+            format!("keeps the finalizer orphan until {dependents} lost the reference to it")
+        }
+        Step::Wait => {
+            let on_itself = graph.owners(id).filter(|link| link.node == id && link.blocking).count();
+            let blocking = u64::from(graph.node(id).blocking).saturating_sub(on_itself as u64);
+            format!("waits for {}", format_count(blocking, "blocking dependent"))
+        }
     })
 }
 
-/// Quotes a name for a shell: names of roles may have any character but slashes.
-fn quoted(name: &str) -> String {
-    if name.chars().all(|it| it.is_ascii_alphanumeric() || "-._:".contains(it)) {
-        name.to_owned()
+fn deletion(graph: &Graph, policy: Policy, clear_blocking: bool, waiting: &[NodeId]) -> String {
+    let policy = match policy {
+        Policy::Background => "in the background",
+        Policy::Foreground => "in the foreground",
+        Policy::Orphan => "without its dependents",
+    };
+    let why = match waiting {
+        [] => "none of its owners exists".to_owned(),
+        [_] => format!("{} waits for it", named(graph, waiting)),
+        several => format!("{} wait for it", named(graph, several)),
+    };
+    let cycle = if clear_blocking {
+        ", its blocking references cleared first: it is part of an ownership cycle"
     } else {
-        format!("'{}'", name.replace('\'', r"'\''"))
-    }
+        ""
+    };
+    format!("will be deleted {policy}: {why}{cycle}")
+}
+
+/// Names of some objects.
+fn named(graph: &Graph, nodes: &[NodeId]) -> String {
+    some_of(nodes.iter().map(|&id| object_label(graph, id)))
+}
+
+/// Dependents that block its foreground deletion. An object in orphan deletion waits for no deletion.
+pub(super) fn blockers(graph: &Graph, id: NodeId) -> impl Iterator<Item = NodeId> {
+    let state = graph.node(id).state;
+    let waits = state.exists() && state.in_foreground_deletion() && !state.in_orphan_deletion();
+    let dependents = graph
+        .dependents(id)
+        .filter(move |link| waits && link.blocking && link.node != id);
+    dependents.map(|link| link.node)
 }
 
 /// State of an object.
-fn describe_state(state: NodeState) -> &'static str {
+pub(in crate::collector) fn describe_state(state: NodeState) -> &'static str {
     if state.contains(NodeState::UNCONFIRMED) {
         "was observed, and the last complete list did not show it"
     } else if state.contains(NodeState::ABSENT) {

@@ -1,15 +1,50 @@
 //! Proofs that a pod was deleted. A timeout, an incomplete list, a restored etcd or another cluster prove nothing.
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
+use jiff::Timestamp;
+use tokio::{sync::Notify, time::Instant};
+
+use super::holds::{ABSENCE, SafetyHold};
 use crate::{
-    journal::{AbsenceHoldKind, WatchState},
+    journal::{AbsenceHoldKind, Journal, JournalError, WatchState},
     model::pod::PodUid,
     words::format_count,
 };
 
+/// How often the highest resourceVersion is recorded. It changes with every pod; this is enough to detect a restored etcd.
+const RECORD_INTERVAL: Duration = Duration::from_secs(60);
+
 /// From this many missing pods on, and if they are the majority, an approval is needed.
 const MANY: usize = 10;
+
+/// Whether absence proves a deletion.
+pub struct Absence {
+    journal: Journal,
+    state: Mutex<AbsenceState>,
+    /// A user has approved an item, and the pods have to be listed again.
+    approved: Notify,
+}
+
+struct AbsenceState {
+    watch: WatchState,
+    recorded_at: Option<Instant>,
+    /// The Node has the taint of a Node that is lost. All its pods are then force-deleted at once.
+    is_out_of_service: bool,
+    /// resourceVersion of the last complete list.
+    listed: Option<u64>,
+    /// Known pods that the last complete list lacks.
+    missing: MissingPods,
+    /// Absence was approved before the first list, so the user has seen no number of missing pods. The first list is then not
+    /// excused.
+    approved_before_list: bool,
+    /// Pods of the API server in the runtime that this API server has never shown.
+    unlisted: MissingPods,
+}
 
 /// A complete list compared with the known pods.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -36,11 +71,196 @@ pub struct UnlistedPods {
 
 /// Missing pods, and the approval of them.
 #[derive(Debug, Default)]
-pub(super) struct MissingPods {
+struct MissingPods {
     /// The last observation.
-    pub now: BTreeSet<PodUid>,
+    now: BTreeSet<PodUid>,
     /// Those that a user has approved.
     approved: BTreeSet<PodUid>,
+}
+
+// === impl Absence ===
+
+impl Absence {
+    /// With the state of the last run.
+    pub fn new(journal: Journal) -> Self {
+        let state = AbsenceState {
+            watch: journal.node(|node| node.watch.clone()),
+            recorded_at: None,
+            is_out_of_service: false,
+            listed: None,
+            missing: MissingPods::default(),
+            approved_before_list: false,
+            unlisted: MissingPods::default(),
+        };
+        Self {
+            journal,
+            state: Mutex::new(state),
+            approved: Notify::new(),
+        }
+    }
+
+    /// The highest resourceVersion seen so far. A list requested from now on must reach it.
+    pub fn highest(&self) -> u64 {
+        self.lock().watch.highest
+    }
+
+    /// Records a complete list of this resourceVersion. It was requested when `seen_before` was the highest. Returns the reason
+    /// if pods that it lacks must not be treated as deleted.
+    pub fn record_list(
+        &self,
+        version: Option<u64>,
+        seen_before: u64,
+        comparison: Option<ListComparison>,
+    ) -> Option<String> {
+        let Some(version) = version else {
+            return Some("the list has no resourceVersion that can be compared".to_owned());
+        };
+        let mut state = self.lock();
+        state.listed = Some(version);
+        let comparison = comparison.map(|comparison| ListComparison {
+            missing: state.missing.unapproved(comparison.missing),
+            needs_no_approval: state.is_out_of_service || comparison.needs_no_approval && !state.approved_before_list,
+            ..comparison
+        });
+        // A user may have approved an older list in between.
+        let seen_before = seen_before.min(state.watch.highest);
+        let watch = memory_after_list(state.watch.clone(), version, seen_before, comparison.as_ref());
+        self.set_watch(&mut state, watch)
+    }
+
+    /// Records the pods of the runtime that no list shows. Returns the reason if they must not be treated as deleted.
+    pub fn record_unlisted(&self, mut unlisted: UnlistedPods) -> Option<String> {
+        let mut state = self.lock();
+        unlisted.uids = state.unlisted.unapproved(unlisted.uids);
+        if state.is_out_of_service {
+            unlisted.uids.clear();
+        }
+        let watch = state.watch.clone().with_absence_hold(unlisted.needs_approval());
+        self.set_watch(&mut state, watch)
+    }
+
+    /// Records the resourceVersion of a watch event.
+    pub fn record_version(&self, version: u64) {
+        let mut state = self.lock();
+        let highest = state.watch.highest.max(version);
+        let watch = WatchState {
+            highest,
+            ..state.watch.clone()
+        };
+        self.set_watch(&mut state, watch);
+    }
+
+    /// Records whether the Node has the taint of a Node that is lost.
+    pub(in crate::handover) fn set_out_of_service(&self, is_out_of_service: bool) {
+        self.lock().is_out_of_service = is_out_of_service;
+    }
+
+    /// Why a pod that a list lacks must not be treated as deleted now.
+    pub fn hold_reason(&self) -> Option<String> {
+        self.lock().watch.absence_hold_reason.clone()
+    }
+
+    /// Waits for an approval after which the pods have to be listed again.
+    pub async fn wait_for_approval(&self) {
+        self.approved.notified().await;
+    }
+
+    /// The hold of all pods that a list lacks.
+    pub(super) fn hold(&self) -> Option<SafetyHold> {
+        self.lock().hold()
+    }
+
+    /// The Node is another one than before. It may belong to another cluster, which never had the pods that this node had.
+    pub(super) fn begin_with_other_node(&self) {
+        let seen = self.journal.all_seen();
+        let before = seen.iter().filter(|(_, seen)| !seen.terminates).count() as u64;
+        let reason = (before > 0).then(|| {
+            let why = format!(
+                "the Node is another one than before, under which this node had {} when last seen: does this cluster know of \
+                 them?",
+                format_count(before, "pod")
+            );
+            (AbsenceHoldKind::OtherNode, why)
+        });
+        let mut state = self.lock();
+        let watch = state.watch.clone().with_absence_hold(reason);
+        self.set_watch(&mut state, watch);
+        (state.listed, state.missing, state.unlisted) = Default::default();
+    }
+
+    /// Another approval needs the pods to be listed again.
+    pub(super) fn request_list(&self) {
+        self.approved.notify_one();
+    }
+
+    /// Approves the last list: its age, and the pods that it lacks. `None` if there is no hold with this digest. The inner error: the
+    /// approval is lost at a restart.
+    pub async fn approve(&self, digest: &str) -> Option<Result<(), JournalError>> {
+        {
+            let mut state = self.lock();
+            state.hold().filter(|hold| hold.digest == digest)?;
+            state.approved_before_list = state.listed.is_none();
+            state.missing.approve();
+            state.unlisted.approve();
+            state.watch = WatchState {
+                // 0 before the first list of this run: any version of the next one is accepted.
+                highest: state.listed.unwrap_or_default(),
+                ..WatchState::default()
+            };
+            self.journal.change_node(|node| node.watch = state.watch.clone());
+        }
+        self.request_list();
+        Some(self.journal.durable().await)
+    }
+
+    fn set_watch(&self, state: &mut AbsenceState, mut watch: WatchState) -> Option<String> {
+        let is_new_hold = state.watch.absence_hold_reason != watch.absence_hold_reason;
+        if is_new_hold {
+            watch.since.get_or_insert_with(Timestamp::now);
+            tracing::error!(
+                why = watch.absence_hold_reason,
+                "Pods that a list lacks are not treated as deleted until an operator approves it"
+            );
+        }
+        let due = state.recorded_at.is_none_or(|at| at.elapsed() >= RECORD_INTERVAL);
+        if watch != state.watch && (due || is_new_hold) {
+            self.journal.change_node(|node| node.watch = watch.clone());
+            state.recorded_at = Some(Instant::now());
+        }
+        state.watch = watch;
+        state.watch.absence_hold_reason.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, AbsenceState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl AbsenceState ===
+
+impl AbsenceState {
+    fn hold(&self) -> Option<SafetyHold> {
+        let why = self.watch.absence_hold_reason.clone()?;
+        // Of the list, and in the runtime only.
+        let missing = self.missing.now.union(&self.unlisted.now);
+        let facts: Vec<_> = missing.map(ToString::to_string).collect();
+        let each = match facts.len() {
+            0 => "each pod that the list lacks".to_owned(),
+            many => format!("each missing pod ({many})"),
+        };
+        let hold = SafetyHold {
+            item: ABSENCE.to_owned(),
+            uid: None,
+            since: self.watch.since,
+            why,
+            approval_effect: format!(
+                "the pods are listed again; {each} is requested by name, and terminated if it is deleted"
+            ),
+            facts,
+            digest: String::new(),
+        };
+        Some(hold.sealed())
+    }
 }
 
 // === impl ListComparison ===
@@ -79,17 +299,8 @@ impl ListComparison {
 // === impl UnlistedPods ===
 
 impl UnlistedPods {
-    /// Of pods with a flag: this API server has never shown the pod.
-    pub fn of(sandboxes: impl Iterator<Item = (PodUid, bool)>) -> Self {
-        sandboxes.fold(Self::default(), |mut all, (uid, never_shown)| {
-            all.runtime_pods += 1;
-            all.uids.extend(never_shown.then_some(uid));
-            all
-        })
-    }
-
     /// The reason if so many pods were never shown that an approval is needed.
-    pub(super) fn needs_approval(&self) -> Option<(AbsenceHoldKind, String)> {
+    fn needs_approval(&self) -> Option<(AbsenceHoldKind, String)> {
         let (many, runtime_pods) = (self.uids.len(), self.runtime_pods);
         are_suspiciously_many(many, runtime_pods).then(|| {
             let why = format!(
@@ -105,14 +316,14 @@ impl UnlistedPods {
 
 impl MissingPods {
     /// Records the missing pods, and returns those without an approval.
-    pub fn unapproved(&mut self, now: BTreeSet<PodUid>) -> BTreeSet<PodUid> {
+    fn unapproved(&mut self, now: BTreeSet<PodUid>) -> BTreeSet<PodUid> {
         self.approved.retain(|uid| now.contains(uid));
         self.now = now;
         self.now.difference(&self.approved).cloned().collect()
     }
 
     /// Approves all pods that are missing now.
-    pub fn approve(&mut self) {
+    fn approve(&mut self) {
         self.approved.clone_from(&self.now);
     }
 }
@@ -124,7 +335,7 @@ fn are_suspiciously_many(missing: usize, of: usize) -> bool {
 /// The memory after a complete list of this resourceVersion. The list must reach `seen_before`, the highest version when it was
 /// requested; later events may have a higher one. A hold stays until a user approves it: the versions of a restored etcd grow, and
 /// soon exceed the recorded one.
-pub(super) fn memory_after_list(
+fn memory_after_list(
     memory: WatchState,
     version: u64,
     seen_before: u64,
@@ -182,7 +393,7 @@ mod tests {
 
     #[test]
     fn list_that_is_empty_or_lacks_most_of_many_pods_blocks() {
-        for (listed, alive, missing, safety_holds) in [
+        for (listed, alive, missing, blocks) in [
             (0, 0, 0, false),
             (0, 1, 1, true),
             (0, 2, 2, true),
@@ -197,7 +408,7 @@ mod tests {
             let after = memory_after_list(fresh(5), 6, 5, Some(&comparison(listed, alive, missing)));
             assert_eq!(
                 after.absence_hold_reason.is_some(),
-                safety_holds,
+                blocks,
                 "{listed} {alive} {missing}"
             );
         }

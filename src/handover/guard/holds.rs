@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{journal::approval::Approval, model::trace::Trace};
+use crate::{journal::Approval, model::trace::Trace};
 
 /// Item: the Node has another UID than the recorded one.
 pub const NODE_UID: &str = "node-uid";
@@ -71,27 +71,16 @@ impl SafetyHold {
         items.map(Self::sealed)
     }
 
-    /// Sets the digest. `why` is not part of it: it may contain numbers that change, such as a count of processes.
+    /// Sets the digest. `why` is part of it for a hold of the whole node, where it changes only with new evidence. For a pod it may
+    /// contain numbers that change, such as a count of processes.
     #[must_use]
     pub fn sealed(self) -> Self {
-        self.with_digest(None)
-    }
-
-    /// Sets the digest of a hold of the whole node. `why` is part of it: it changes only with new evidence.
-    #[must_use]
-    pub fn sealed_with_why(self) -> Self {
-        let why = self.why.clone();
-        self.with_digest(Some(why))
-    }
-
-    fn with_digest(self, why: Option<String>) -> Self {
+        let why = self.uid.is_none().then_some(&self.why);
         // Only compared with digests of the same program.
         let mut hasher = DefaultHasher::new();
         (&self.item, &self.uid, why, &self.approval_effect, &self.facts).hash(&mut hasher);
-        Self {
-            digest: format!("{:016x}", hasher.finish()),
-            ..self
-        }
+        let digest = format!("{:016x}", hasher.finish());
+        Self { digest, ..self }
     }
 
     fn is_called(&self, name: &str) -> bool {

@@ -1,24 +1,182 @@
 //! Detects kubelet processes. All effects are blocked while one runs, and while that is unknown.
 
-use std::{io, net::SocketAddr, ops::Range, sync::Arc, time::Duration};
+use std::{
+    io,
+    net::SocketAddr,
+    ops::Range,
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
-use super::{Guard, GuardState, KubeletFault, blocked_on_standby};
 use crate::{
-    handover::probes::Probe,
-    node::kubelet_process::{
-        self, KubeletProcess, LocalKubelet, MatchReason, Started,
-        flags::{self, Difference, KubeletFlags},
+    handover::{probes::Probe, role::Role},
+    journal::Journal,
+    model::{
+        blocked::{Blocked, KubeletFault},
+        role::StandbyReason,
     },
+    node::{
+        kubelet_process::{
+            self, KubeletProcess, LocalKubelet, MatchReason, Started,
+            flags::{self, Difference, ExpectedFlags, KubeletFlags},
+        },
+        process_events::ProcessEvents,
+        threads::Blocking,
+    },
+    teardown::work::Work,
 };
 
 /// Older results are unknown. A process in uninterruptible sleep may block the probe.
 const STALE: Duration = Duration::from_secs(5);
 /// How long an answer counts as the known kubelet's after it was checked. The check reads all its descriptors.
 const ANSWER_TIME: Duration = Duration::from_secs(30);
+/// After each handover the agent stays away at least this long: the caller is about to start a kubelet.
+const MIN_RESERVATION: Duration = Duration::from_secs(5);
 
-impl Guard {
+/// How kubelets of this node are found.
+#[derive(Clone)]
+pub struct KubeletSearch {
+    /// `/proc` of this node.
+    pub proc: Arc<Path>,
+    /// What makes a kubelet this node's.
+    pub ours: LocalKubelet,
+    /// Runs the probes.
+    pub blocking: Blocking,
+    /// Events about the processes in `proc`, if there are any.
+    pub events: Option<Arc<dyn ProcessEvents>>,
+    /// Settings that the flags of a kubelet are compared with. Differences are logged.
+    pub expected: Option<Arc<ExpectedFlags>>,
+}
+
+/// The kubelet of this node, and the role that its probes have led to.
+pub struct KubeletWatch {
+    pub(super) search: KubeletSearch,
+    pub(super) journal: Journal,
+    /// While there is some, kubelets are searched for more often.
+    pub(super) work: Work,
+    state: Mutex<KubeletState>,
+    /// The process probe has to run now.
+    pub(super) probe_requested: Notify,
+    /// A process probe has run.
+    pub(super) probed: Notify,
+    /// The answer of [`Self::check`] may have changed.
+    changed: Arc<Notify>,
+}
+
+pub(super) struct KubeletState {
+    /// The kubelet of the last process probe. `Err`: the probe failed.
+    pub kubelet: Result<Option<KubeletProcess>, String>,
+    /// Begin and end of the last process probe.
+    pub probed_during: Range<Instant>,
+    /// A kubelet that any probe has found since [`KubeletWatch::take_probes`] was last called.
+    seen: Option<KubeletProcess>,
+    /// The last kubelet that any probe has found.
+    last_kubelet: Option<KubeletProcess>,
+    /// The kubelet's pid when an answer of its healthz endpoint was last checked, and when that was.
+    answer_checked: Option<(i32, Instant)>,
+    /// The role of this agent; `None` if no probes decide it.
+    role: Option<Role>,
+    /// How the kubelet fails, if it does not work.
+    fault: Option<KubeletFault>,
+    reservation: Reservation,
+}
+
+/// The time that a kubelet has to start after a handover.
+#[derive(Default)]
+struct Reservation {
+    until: Option<Instant>,
+    /// The first and the last handover since a kubelet was seen.
+    unseen_since: Option<(Instant, Instant)>,
+}
+
+// === impl KubeletWatch ===
+
+impl KubeletWatch {
+    /// Nothing is known yet. `changed` is notified when the answer of [`Self::check`] may have changed.
+    pub fn new(search: KubeletSearch, journal: Journal, work: Work, changed: Arc<Notify>) -> Self {
+        let now = Instant::now();
+        Self {
+            search,
+            journal,
+            work,
+            state: Mutex::new(KubeletState {
+                kubelet: Err("it has not been searched for yet".to_owned()),
+                probed_during: now..now,
+                seen: None,
+                last_kubelet: None,
+                answer_checked: None,
+                role: None,
+                fault: None,
+                reservation: Reservation::default(),
+            }),
+            probe_requested: Notify::new(),
+            probed: Notify::new(),
+            changed,
+        }
+    }
+
+    /// Whether neither a kubelet nor the role of this agent blocks effects.
+    ///
+    /// # Errors
+    /// A kubelet runs, that is unknown, the node is reserved for one, or the agent is on standby.
+    pub fn check(&self) -> Result<(), Blocked> {
+        let state = self.lock();
+        let process = match &state.kubelet {
+            Ok(kubelet) => kubelet,
+            Err(why) => return Err(Blocked::KubeletUnknown(why.clone())),
+        };
+        let since = state.probed_during.start.elapsed();
+        if since > STALE {
+            let why = format!("the search for one has taken {} s so far", since.as_secs());
+            return Err(Blocked::KubeletUnknown(why));
+        }
+        if let Some(process) = process {
+            return Err(Blocked::Kubelet {
+                process: process.brief(),
+                fault: state.fault,
+            });
+        }
+        if let Some(left) = state.reservation.left() {
+            return Err(Blocked::HandedOver(left));
+        }
+        match &state.role {
+            Some(Role::Standby(reason)) => Err(Blocked::Standby(Box::new(reason.clone()))),
+            Some(Role::Active) | None => Ok(()),
+        }
+    }
+
+    /// Sets the role, and how the kubelet fails, if it does not work.
+    pub fn set_role(&self, role: Role, fault: Option<KubeletFault>) {
+        let mut state = self.lock();
+        state.fault = fault;
+        // A kubelet that was seen since then is not in this decision.
+        if role == Role::Active && state.seen.is_some() {
+            if state.role.is_none() {
+                state.role = Some(just_seen());
+            }
+            return;
+        }
+        let is_active = |role: &Role| *role == Role::Active;
+        if state.role.as_ref().is_none_or(is_active) != is_active(&role) {
+            self.changed.notify_waiters();
+        }
+        state.role = Some(role);
+    }
+
+    /// Reserves the node for `reserve_for` from now on. The handover was requested at `asked`.
+    pub(super) fn reserve(&self, asked: Instant, reserve_for: Duration) {
+        self.lock().reservation.begin(asked, reserve_for);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether the node is reserved for a kubelet that has not been seen yet.
+    pub(super) fn is_reserved(&self) -> bool {
+        self.lock().reservation.left().is_some()
+    }
+
     /// The kubelet of the last process probe.
     pub fn kubelet(&self) -> Option<KubeletProcess> {
         self.lock().kubelet.clone().ok().flatten()
@@ -45,21 +203,9 @@ impl Guard {
         (probe, state.probed_during.clone())
     }
 
-    /// Whether effects are blocked by a kubelet process and nothing else. Changes of pods on this node are then the kubelet's work.
-    pub fn is_blocked_by_kubelet(&self) -> bool {
-        let state = self.lock();
-        let sees_one = matches!(state.kubelet, Ok(Some(_))) && state.probed_during.start.elapsed() <= STALE;
-        sees_one && state.identity.is_ok()
-    }
-
-    /// Records that a kubelet runs, or may run or have run unseen. It cancels stop requests.
-    pub fn record_possible_kubelet(&self) {
-        self.journal.cancel_requests();
-    }
-
     /// Probes the processes once for a kubelet of this node. If the last one still runs, the other processes are not searched.
-    pub async fn probe(&self, ours: &LocalKubelet) {
-        let (proc, ours) = (Arc::clone(&self.proc), ours.clone());
+    pub async fn probe(&self) {
+        let (proc, ours) = (Arc::clone(&self.search.proc), self.search.ours.clone());
         let known = self.kubelet();
         let probe = move || {
             let still = known
@@ -80,7 +226,7 @@ impl Guard {
             io::Result::Ok((found, started))
         };
         let began = Instant::now();
-        let found = self.blocking.run(probe).await;
+        let found = self.search.blocking.run(probe).await;
         let (kubelet, started) = match found {
             Ok(Ok((found, started))) => (Ok(found), started),
             Ok(Err(error)) => (
@@ -98,13 +244,13 @@ impl Guard {
     ///
     /// # Errors
     /// When what one of them is cannot be read.
-    pub(super) async fn check_started(&self, pids: Vec<i32>, ours: &LocalKubelet) -> io::Result<Started> {
+    pub(super) async fn check_started(&self, pids: Vec<i32>) -> io::Result<Started> {
         // Nearly all are of containers that start or end: no thread is needed for them.
-        let pids = kubelet_process::with_kubelet_name(&self.proc, pids)?;
+        let pids = kubelet_process::with_kubelet_name(&self.search.proc, pids)?;
         if pids.is_empty() {
             return Ok(Started::Other);
         }
-        let (proc, ours) = (Arc::clone(&self.proc), ours.clone());
+        let (proc, ours) = (Arc::clone(&self.search.proc), self.search.ours.clone());
         let check = move || {
             let started = kubelet_process::check_started(&proc, &pids, &ours)?;
             let flags = match &started {
@@ -114,7 +260,7 @@ impl Guard {
             io::Result::Ok((started, flags))
         };
         let began = Instant::now();
-        let (started, flags) = self.blocking.run(check).await.map_err(io::Error::other)??;
+        let (started, flags) = self.search.blocking.run(check).await.map_err(io::Error::other)??;
         if let Started::Kubelet(kubelet) = &started {
             self.record_probe(Ok(Some(kubelet.clone())), flags, began);
         }
@@ -133,7 +279,7 @@ impl Guard {
         if is_news {
             match &kubelet {
                 // Each start and each end of a kubelet that never works would be two lines.
-                Ok(kubelet) if matches!(state.activity.kubelet_fault, Some(KubeletFault::Failing(_))) => {
+                Ok(kubelet) if matches!(state.fault, Some(KubeletFault::Failing { .. })) => {
                     let kubelet = kubelet.as_ref().map(tracing::field::display);
                     tracing::debug!(kubelet, "Process of a failing kubelet");
                 }
@@ -147,16 +293,16 @@ impl Guard {
             }
         }
         if let Ok(Some(kubelet)) = &kubelet {
-            state.activity.kubelet_seen();
+            state.record_seen();
             state.seen = Some(kubelet.clone());
             state.last_kubelet = Some(kubelet.clone());
-            self.record_possible_kubelet();
+            self.journal.cancel_requests();
         }
         let found = kubelet.clone().ok().flatten();
         state.kubelet = kubelet;
         state.probed_during = began..Instant::now();
-        if found.is_some() {
-            self.cancel.notify_waiters();
+        if is_news && found.is_some() {
+            self.changed.notify_waiters();
         }
         drop(state);
         self.probed.notify_one();
@@ -167,19 +313,19 @@ impl Guard {
 
     /// Records the flags of a kubelet for the time when it does not run. Logs those that differ from our settings.
     fn record_flags(&self, kubelet: &KubeletProcess, started: KubeletFlags) {
-        let expected = self.expected.as_deref();
+        let expected = self.search.expected.as_deref();
         for Difference { what, remedy } in expected.map(|ours| started.differences(ours)).unwrap_or_default() {
             tracing::warn!(what, remedy, "The kubelet and the agent have different settings");
         }
         // A kubelet with another root directory may serve another node. `kubelet --version` serves none.
         if kubelet.why == MatchReason::SameDirectory && started.serves_node() {
-            self.journal.set_kubelet(started);
+            self.journal.change_node(|node| node.kubelet = Some(started));
         }
     }
 
     /// Whether the kubelet does not work although its process exists: it is unresponsive, or starts again and again.
-    pub fn has_kubelet_fault(&self) -> bool {
-        self.lock().activity.kubelet_fault.is_some()
+    pub fn has_fault(&self) -> bool {
+        self.lock().fault.is_some()
     }
 
     /// Whether a process that may be a kubelet listens at this address. While the same kubelet runs, this is not checked each time: a
@@ -188,13 +334,14 @@ impl Guard {
     /// # Errors
     /// The reason, when that is unknown.
     pub async fn is_kubelets_answer(&self, at: SocketAddr) -> Result<bool, String> {
-        let (proc, known) = (Arc::clone(&self.proc), self.kubelet().map(|kubelet| kubelet.pid));
+        let (proc, known) = (Arc::clone(&self.search.proc), self.kubelet().map(|kubelet| kubelet.pid));
         let is_checked = |(pid, checked): (i32, Instant)| Some(pid) == known && checked.elapsed() < ANSWER_TIME;
         if self.lock().answer_checked.is_some_and(is_checked) {
             return Ok(true);
         }
         let probe = move || kubelet_process::is_kubelets_answer(&proc, at, known);
-        let answer = self.blocking.run(probe).await.map_err(|error| error.to_string())?;
+        let answer = self.search.blocking.run(probe).await;
+        let answer = answer.map_err(|error| error.to_string())?;
         let is_kubelets = answer.map_err(|error| error.to_string())?;
         self.lock().answer_checked = known.filter(|_| is_kubelets).map(|pid| (pid, Instant::now()));
         Ok(is_kubelets)
@@ -209,146 +356,51 @@ impl Guard {
     pub async fn wait_for_probe(&self) {
         self.probed.notified().await;
     }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, KubeletState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-// === impl GuardState ===
+/// The role of an active agent after a kubelet was seen, until its probes decide it again.
+fn just_seen() -> Role {
+    Role::Standby(StandbyReason::Unknown(
+        "whether the kubelet works: its process has just been seen".to_owned(),
+    ))
+}
 
-impl GuardState {
-    /// Why a kubelet blocks all effects: it runs, that is unknown, the node is reserved for it, or the agent is on standby.
-    pub(super) fn why_kubelet_blocks(&self) -> Option<String> {
-        let not_known = |why: &str| format!("whether a kubelet runs on this node is not known: {why}");
-        let kubelet = match (&self.kubelet, &self.activity.kubelet_fault) {
-            (Ok(None), _) => None,
-            (Ok(Some(kubelet)), Some(KubeletFault::Unresponsive)) => Some(format!(
-                "the kubelet of this node is unresponsive; repair it or stop it {}",
-                kubelet.brief()
-            )),
-            (Ok(Some(kubelet)), Some(KubeletFault::Failing(starts))) => Some(format!(
-                "the kubelet of this node starts again and again and never works: {starts}; this agent continues when that \
-                 process exits {}",
-                kubelet.brief()
-            )),
-            (Ok(Some(kubelet)), None) => Some(format!("a kubelet runs on this node {}", kubelet.brief())),
-            (Err(why), _) => Some(not_known(why)),
-        };
-        let since = self.probed_during.start.elapsed();
-        let unknown =
-            (since > STALE).then(|| not_known(&format!("the search for one has taken {} s so far", since.as_secs())));
-        let standby_reason = || Some(blocked_on_standby(self.activity.standby_reason.as_ref()?));
-        kubelet
-            .or(unknown)
-            .or_else(|| self.activity.why_blocked())
-            .or_else(standby_reason)
+// === impl KubeletState ===
+
+impl KubeletState {
+    /// A kubelet was seen: its process blocks all effects from now on, and after its exit the probes decide the role again.
+    fn record_seen(&mut self) {
+        self.reservation = Reservation::default();
+        if self.role == Some(Role::Active) {
+            self.role = Some(just_seen());
+        }
+    }
+}
+
+// === impl Reservation ===
+
+impl Reservation {
+    /// How long it still is.
+    fn left(&self) -> Option<Duration> {
+        let left = self.until?.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
+    }
+
+    /// A kubelet whose starts fail again and again, each with a handover, gets this time only once.
+    fn begin(&mut self, asked: Instant, reserve_for: Duration) {
+        let now = Instant::now();
+        let repeated = self
+            .unseen_since
+            .filter(|(_, last)| asked.saturating_duration_since(*last) < reserve_for);
+        let first = repeated.map_or(now, |(first, _)| first);
+        self.unseen_since = Some((first, now));
+        self.until = Some((first + reserve_for).max(now + MIN_RESERVATION.min(reserve_for)));
     }
 }
 
 #[cfg(test)]
-pub(super) mod tests {
-    use tokio::time::advance;
-
-    use super::*;
-    use crate::{
-        journal::Journal,
-        node::{identity::Identity, kubelet_root::KubeletRoot},
-    };
-
-    /// A directory that is both /proc and the kubelet's root directory, and a guard that probes it.
-    pub(in super::super) fn machine() -> (tempfile::TempDir, LocalKubelet, Guard) {
-        let proc = tempfile::tempdir().unwrap();
-        std::fs::create_dir(proc.path().join("pods")).unwrap();
-        let ours = LocalKubelet {
-            root: KubeletRoot::resolve(proc.path()).unwrap(),
-            runtime: "/run/cri.sock".into(),
-            healthz: None,
-        };
-        let guard = Guard::new(Identity::default(), Journal::in_memory(), proc.path().to_owned());
-        guard.lock().set_identity(Ok(()));
-        (proc, ours, guard)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn old_process_probe_is_unknown() {
-        let (_proc, ours, guard) = machine();
-        guard.probe(&ours).await;
-        assert_eq!(guard.why_blocked(), None);
-        advance(STALE + Duration::from_secs(1)).await;
-        assert!(guard.why_blocked().unwrap().contains("is not known"));
-        guard.probe(&ours).await;
-        assert_eq!(guard.why_blocked(), None);
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn kubelet_that_ran_between_two_readings_counts_as_alive_once() {
-        let (proc, ours, guard) = machine();
-        let probe = async || guard.probe(&ours).await;
-        probe().await;
-        assert!(matches!(guard.take_probes().0, Probe::Down(_)));
-        std::fs::create_dir(proc.path().join("77")).unwrap();
-        std::fs::write(proc.path().join("77/comm"), "kubelet\n").unwrap();
-        probe().await;
-        std::fs::write(proc.path().join("77/comm"), "sleep\n").unwrap();
-        probe().await;
-        assert_eq!(guard.kubelet(), None);
-        assert!(matches!(guard.take_probes().0, Probe::Alive(_)));
-        assert!(matches!(guard.take_probes().0, Probe::Down(_)));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn answer_of_the_same_kubelet_is_checked_again_after_half_a_minute() {
-        let (proc, ours, guard) = machine();
-        let at = |name: &str| proc.path().join(name);
-        for dir in ["self/net", "77/fd"] {
-            std::fs::create_dir_all(at(dir)).unwrap();
-        }
-        std::fs::write(at("77/comm"), "kubelet\n").unwrap();
-        std::os::unix::fs::symlink("socket:[5]", at("77/fd/3")).unwrap();
-        let listens = "0: 0100007F:2808 00000000:0000 0A 00000000:00000000 00:00000000 00000000 0 0 5\n";
-        std::fs::write(at("self/net/tcp"), listens).unwrap();
-        guard.probe(&ours).await;
-        let healthz = ([127, 0, 0, 1], 10248).into();
-        assert_eq!(guard.is_kubelets_answer(healthz).await, Ok(true));
-        // Another process listens there now.
-        std::fs::remove_file(at("77/fd/3")).unwrap();
-        assert_eq!(guard.is_kubelets_answer(healthz).await, Ok(true));
-        advance(ANSWER_TIME).await;
-        assert_eq!(guard.is_kubelets_answer(healthz).await, Ok(false));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn kubelet_flags_are_recorded_for_the_time_when_it_does_not_run() {
-        let (proc, ours, guard) = machine();
-        let at = |name: &str| proc.path().join(name);
-        for dir in ["self/ns", "77/ns", "77/task/77"] {
-            std::fs::create_dir_all(at(dir)).unwrap();
-        }
-        for process in ["self", "77"] {
-            std::os::unix::fs::symlink("mnt:[1]", at(process).join("ns/mnt")).unwrap();
-        }
-        std::os::unix::fs::symlink("/", at("77/root")).unwrap();
-        std::fs::write(at("77/comm"), "kubelet\n").unwrap();
-        for config in ["/first", "/second"] {
-            let command = format!("kubelet\0--root-dir={}\0--config={config}\0", proc.path().display());
-            std::fs::write(at("77/cmdline"), command).unwrap();
-            guard.probe(&ours).await;
-            let kept = guard.journal.kubelet().unwrap();
-            assert_eq!(kept.config.as_deref(), Some(std::path::Path::new(config)));
-        }
-        // While it exits.
-        let known = guard.kubelet();
-        std::fs::write(at("77/cmdline"), "").unwrap();
-        guard.probe(&ours).await;
-        assert!(known.is_some());
-        assert_eq!(guard.kubelet(), known, "it is the same process");
-        // A short-lived kubelet that serves no node.
-        std::fs::write(at("77/comm"), "sleep\n").unwrap();
-        guard.probe(&ours).await;
-        assert_eq!(guard.kubelet(), None);
-        std::fs::write(at("77/comm"), "kubelet\n").unwrap();
-        let command = format!("kubelet\0--root-dir={}\0--version\0", proc.path().display());
-        std::fs::write(at("77/cmdline"), command).unwrap();
-        guard.probe(&ours).await;
-        assert!(guard.kubelet().is_some());
-        let kept = guard.journal.kubelet().unwrap();
-        assert_eq!(kept.config.as_deref(), Some(std::path::Path::new("/second")));
-    }
-}
+pub(super) mod tests;

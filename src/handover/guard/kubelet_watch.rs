@@ -10,157 +10,139 @@ use futures::{
 };
 use tokio::time::{Instant, sleep_until};
 
-use super::{
-    Guard,
-    schedule::{BUSY_SEARCH_INTERVAL, PROOF_INTERVAL, SEARCH_INTERVAL, Schedule, Search},
-};
+use super::kubelet::KubeletWatch;
 use crate::node::{
-    kubelet_process::{self, LocalKubelet, Started},
-    process_events::{Execs, ProcessEvents},
+    kubelet_process::{self, Started},
+    process_events::Execs,
 };
 
-/// How often a process that has not exited is probed. It may execute another program, and is a kubelet no more.
-const SAME_PROCESS_INTERVAL: Duration = Duration::from_secs(30);
-
-/// How a kubelet is known to be this node's no more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KubeletEnd {
-    /// Its process has exited. No probe has followed.
-    Exited,
-    /// A probe has found another one, or none.
-    Replaced,
-}
-
-impl Guard {
-    /// Sees by these events when a kubelet starts and exits. They must be about the processes of the guard's `proc`.
-    #[must_use]
-    pub fn with_process_events(self, events: Arc<dyn ProcessEvents>) -> Self {
-        Self {
-            process_events: Some(events),
-            ..self
-        }
-    }
-
+/// How often all processes are searched without events.
+const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
+/// The same while work is in progress: a kubelet needs about a second from its start to its first work on a pod.
+const BUSY_SEARCH_INTERVAL: Duration = Duration::from_millis(250);
+/// The same with events. The result of a search counts for five seconds, and the next one may take two.
+const PROOF_INTERVAL: Duration = Duration::from_secs(2);
+/// A new process with a kubelet's name may open a kubelet's sockets within this time.
+const START_TIME: Duration = Duration::from_secs(10);
+impl KubeletWatch {
     /// Watches for kubelets until it is dropped.
-    pub async fn watch_for_kubelet(self, ours: LocalKubelet) {
+    pub async fn watch(self: Arc<Self>) {
         self.log_process_events();
         loop {
-            self.watch_for_change(&ours).await;
+            self.watch_for_change().await;
         }
     }
 
-    /// Returns when a kubelet was found, or another one than the known one.
-    async fn watch_for_change(&self, ours: &LocalKubelet) {
-        let known = self.kubelet().map(|known| known.pid);
-        if let Some(pid) = known
-            && self.wait_for_exit(ours, pid).await == KubeletEnd::Replaced
-        {
-            return;
-        }
-        self.watch_for_start(ours).await;
-        // An exit that is reported while the process still counts would be reported again at once.
-        if known.is_some() && self.kubelet().map(|known| known.pid) == known {
-            sleep_until(Instant::now() + BUSY_SEARCH_INTERVAL).await;
+    /// Returns when a kubelet was found, or another one than the known one, or none.
+    async fn watch_for_change(&self) {
+        match self.kubelet() {
+            Some(known) => self.wait_for_exit(known.pid).await,
+            None => self.watch_for_start().await,
         }
     }
 
     /// Returns when a kubelet was found.
-    async fn watch_for_start(&self, ours: &LocalKubelet) {
+    ///
+    /// Events of the kernel show its start at once. Their absence proves nothing: only a search of all processes does. With events,
+    /// searches are rarer, and the sockets that a kubelet under any name opens are read in between.
+    async fn watch_for_start(&self) {
         // Not while a kubelet is known: its exit shows without them, and a busy node starts many processes.
         let mut execs = self.subscribe();
         // It may have started before the subscription.
-        self.probe(ours).await;
-        let mut schedule = Schedule::new(self.probed_at(), execs.is_some());
+        self.probe().await;
+        let mut sockets_read_at = self.probed_at();
+        // Searches are frequent until one begins after this.
+        let mut uncertain_until = None;
         while self.kubelet().is_none() {
-            let (due, search) = schedule.next(self.lock().activity.is_busy());
-            let has_to_search = tokio::select! {
+            let interval = self.search_interval();
+            let searched_at = self.probed_at();
+            let search_due = searched_at
+                + if uncertain_until >= Some(searched_at) {
+                    BUSY_SEARCH_INTERVAL
+                } else if execs.is_none() || self.lock().kubelet.is_err() {
+                    interval
+                } else {
+                    PROOF_INTERVAL
+                };
+            let sockets_due = sockets_read_at.max(searched_at) + interval;
+            tokio::select! {
                 biased;
-                () = self.probe_requested.notified() => true,
+                () = self.probe_requested.notified() => {}
+                // A kubelet must not be overlooked while there is work in progress.
+                () = self.work.begun() => {}
                 events = next(&mut execs) => {
-                    schedule.has_events = execs.is_some();
-                    self.handle_events(events, &mut schedule, ours).await;
-                    false
+                    let now = Instant::now();
+                    uncertain_until = uncertain_until.max(match self.check_events(events).await {
+                        Some(Started::Kubelet(_) | Started::Other) => None,
+                        Some(Started::Candidate) => Some(now + START_TIME),
+                        None => Some(now),
+                    });
+                    continue;
                 }
-                () = sleep_until(due) => match search {
-                    Search::Processes => true,
-                    Search::Sockets => {
-                        schedule.sockets_read_at = Instant::now();
-                        self.has_kubelet_socket().await
+                () = sleep_until(search_due.min(sockets_due)) => {
+                    if sockets_due < search_due {
+                        sockets_read_at = Instant::now();
+                        if !self.has_kubelet_socket().await {
+                            continue;
+                        }
                     }
-                },
-            };
-            if has_to_search {
-                schedule.has_lost_events = false;
-                self.probe(ours).await;
-                schedule.searched_at = self.probed_at();
-                schedule.has_failed = self.lock().kubelet.is_err();
+                }
             }
+            self.probe().await;
         }
     }
 
-    /// Checks the processes that have executed a program; `None` if there are no more events.
-    async fn handle_events(&self, events: Option<Execs>, schedule: &mut Schedule, ours: &LocalKubelet) {
-        let started = match events {
-            Some(Execs::Pids(pids)) => self.check_started(pids, ours).await.ok(),
+    /// Checks the processes that have executed a program; `None` if they are unknown, or there are no more events.
+    async fn check_events(&self, events: Option<Execs>) -> Option<Started> {
+        match events {
+            Some(Execs::Pids(pids)) => self.check_started(pids).await.ok(),
             Some(Execs::Lost) | None => None,
-        };
-        let now = Some(Instant::now());
-        match started {
-            Some(Started::Kubelet(_)) => {}
-            Some(Started::Candidate) => (schedule.started_at, schedule.candidate_at) = (now, now),
-            Some(Started::Other) => schedule.started_at = now,
-            None => schedule.has_lost_events = true,
         }
     }
 
     /// Returns when the kubelet with this pid is not this node's any more.
-    async fn wait_for_exit(&self, ours: &LocalKubelet, pid: i32) -> KubeletEnd {
-        let exit = self.process_events.as_ref().and_then(|events| events.exit(pid).ok());
-        let sees_exit = exit.is_some();
+    async fn wait_for_exit(&self, pid: i32) {
+        let exit = self.search.events.as_ref().and_then(|events| events.exit(pid).ok());
+        let mut sees_exit = exit.is_some();
         let mut exit = exit.unwrap_or_else(|| pending().boxed());
         // Its pid may have been another process's when the exit began to be watched: the first probe follows soon.
-        let mut proven_at = None;
+        let mut interval = BUSY_SEARCH_INTERVAL;
         while self.kubelet().is_some_and(|known| known.pid == pid) {
-            let interval = if sees_exit && proven_at.is_some() {
-                PROOF_INTERVAL
-            } else if sees_exit || self.lock().activity.is_busy() {
-                BUSY_SEARCH_INTERVAL
-            } else {
-                SEARCH_INTERVAL
-            };
             tokio::select! {
                 biased;
                 () = self.probe_requested.notified() => {}
-                () = &mut exit => return KubeletEnd::Exited,
-                () = sleep_until(self.probed_at() + interval) => {
-                    let is_proven = |at: Instant| at.elapsed() < SAME_PROCESS_INTERVAL;
-                    if sees_exit && proven_at.is_some_and(is_proven) {
-                        self.record_same_process();
-                        continue;
-                    }
+                () = self.work.begun() => {}
+                () = &mut exit => {
+                    // If it is reported while the process still counts, probes at intervals show the rest.
+                    (exit, sees_exit) = (pending().boxed(), false);
                 }
+                // It may execute another program, and is a kubelet no more.
+                () = sleep_until(self.probed_at() + interval) => {}
             }
-            self.probe(ours).await;
-            proven_at = Some(Instant::now());
+            self.probe().await;
+            interval = if sees_exit {
+                PROOF_INTERVAL
+            } else {
+                self.search_interval()
+            };
         }
-        KubeletEnd::Replaced
     }
 
-    /// Records that the known kubelet has not exited. As long as it has not, no effect is allowed.
-    fn record_same_process(&self) {
-        let now = Instant::now();
-        self.lock().probed_during = now..now;
-        self.probed.notify_one();
+    fn search_interval(&self) -> Duration {
+        match self.work.is_busy() {
+            true => BUSY_SEARCH_INTERVAL,
+            false => SEARCH_INTERVAL,
+        }
     }
 
     /// The kernel's events about programs that are executed from now on, where there are any.
     fn subscribe(&self) -> Option<BoxStream<'static, Execs>> {
-        self.process_events.as_ref()?.execs().ok()
+        self.search.events.as_ref()?.execs().ok()
     }
 
     /// Logs how a kubelet's start is seen on this node.
     fn log_process_events(&self) {
-        let Some(events) = &self.process_events else { return };
+        let Some(events) = &self.search.events else { return };
         match events.execs() {
             Ok(_) => {
                 tracing::info!(search_interval = ?PROOF_INTERVAL, "The kernel reports each kubelet start; processes are also searched");
@@ -173,8 +155,9 @@ impl Guard {
 
     /// Whether a socket listens that only a kubelet has. `true` if that is unknown.
     async fn has_kubelet_socket(&self) -> bool {
-        let proc = Arc::clone(&self.proc);
+        let proc = Arc::clone(&self.search.proc);
         let listens = self
+            .search
             .blocking
             .run(move || kubelet_process::has_kubelet_socket(&proc))
             .await;

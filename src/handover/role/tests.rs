@@ -1,439 +1,189 @@
+use std::ops::Range;
+
 use super::{super::probes::Probe, *};
 
 const AFTER: Duration = Duration::from_secs(45);
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The result of one probe; `Down` for this many seconds.
+/// The result of one probe.
 #[derive(Debug, Clone, Copy)]
 enum Seen {
     Alive,
+    /// For this many seconds.
     Down(u64),
     Unknown,
 }
 use Seen::{Alive, Down, Unknown};
 
+/// What the probes have seen.
 #[derive(Debug, Clone, Copy)]
-struct Case {
+struct Facts {
     process: Seen,
+    healthz: Seen,
+    lease: Seen,
     /// Seconds that the same process has been present.
     same: u64,
     /// It has answered at healthz or renewed the Lease.
     worked: bool,
-    healthz: Seen,
-    lease: Seen,
-    up: Duration,
-    before: Before,
 }
 
-/// The role before.
-#[derive(Debug, Clone, Copy)]
-enum Before {
-    Kubelets,
-    Active,
-    /// An earlier run was active.
-    Resuming,
-}
-
-/// All probes are Down for the whole threshold.
-const DEAD: Case = Case {
-    process: Down(45),
-    same: 0,
-    worked: true,
-    healthz: Down(45),
-    lease: Down(45),
-    up: LONG,
-    before: Before::Kubelets,
-};
-const OURS: Case = Case {
-    before: Before::Active,
-    ..DEAD
-};
-/// The agent has just restarted.
-const AGAIN: Case = Case {
-    process: Down(2),
-    healthz: Down(0),
-    lease: Down(0),
-    before: Before::Resuming,
-    ..DEAD
-};
-
-fn role(case: Case) -> Role {
+fn role(facts: Facts, up: Duration, before: &Role) -> Role {
     let start = Instant::now();
     let now = start + LONG;
     let mut probes = Probes::new(start, LONG, LONG);
-    let seen = |seen: Seen| match seen {
-        Alive => (Probe::Alive(String::new()), 0),
-        Down(seconds) => (Probe::Down(String::new()), seconds),
-        Unknown => (Probe::Unknown(String::new()), 0),
-    };
-    for (probe, of) in [
-        (&mut probes.process, case.process),
-        (&mut probes.healthz, case.healthz),
-        (&mut probes.lease.probe, case.lease),
+    for (probe, seen) in [
+        (&mut probes.process, facts.process),
+        (&mut probes.healthz, facts.healthz),
+        (&mut probes.lease.probe, facts.lease),
     ] {
-        let (result, seconds) = seen(of);
+        let (result, seconds) = match seen {
+            Alive => (Probe::Alive(String::new()), 0),
+            Down(seconds) => (Probe::Down(String::new()), seconds),
+            Unknown => (Probe::Unknown(String::new()), 0),
+        };
         let first = now - Duration::from_secs(seconds);
         probe.add(result.clone(), &(first..first));
         probe.add(result, &(now..now));
     }
-    if let Alive = case.lease {
+    if let Alive = facts.lease {
         probes.lease.renewed = Some(now);
     }
-    probes.same = Some((String::new(), now - Duration::from_secs(case.same)));
-    probes.healthz.was_alive = case.worked;
-    let before = match case.before {
-        Before::Active => Role::Active,
-        Before::Kubelets => Role::Standby(StandbyReason::Working),
-        Before::Resuming => Role::Standby(StandbyReason::Resuming),
-    };
-    let thresholds = Thresholds {
-        take_over_after: AFTER,
-        up: case.up,
-    };
-    decide_role(&probes, thresholds, &before, now)
+    probes.same = Some((String::new(), now - Duration::from_secs(facts.same)));
+    probes.healthz.was_alive = facts.worked;
+    decide_role(&probes, AFTER, up, before, now)
+}
+
+/// Probes without a result, and a moment so many seconds after now.
+fn probes() -> (impl Fn(u64) -> Range<Instant>, Probes) {
+    let start = Instant::now();
+    let at = move |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
+    (at, Probes::new(start, LONG, LONG))
+}
+
+/// The last process has worked.
+fn exited([process, healthz, lease]: [Seen; 3]) -> Facts {
+    Facts {
+        process,
+        healthz,
+        lease,
+        same: 0,
+        worked: true,
+    }
+}
+
+fn not_yet(seconds: u64) -> Role {
+    Role::Standby(StandbyReason::NotYet(Duration::from_secs(seconds)))
+}
+
+fn unknown(what: &str) -> Role {
+    Role::Standby(StandbyReason::Unknown(format!("{what}: ")))
+}
+
+fn unseen() -> Role {
+    Role::Standby(StandbyReason::Unseen)
+}
+
+fn resuming() -> Role {
+    Role::Standby(StandbyReason::Resuming)
+}
+
+const HEALTHZ: &str = "whether healthz answers";
+const LEASE: &str = "whether the kubelet renews its Lease";
+const PROCESS: &str = "whether a kubelet runs here";
+
+#[tokio::test(start_paused = true)]
+async fn agent_is_standby_beside_a_kubelet_process() {
+    use StandbyReason::{NotRenewing, Started, Unresponsive, Working};
+    for (what, same, worked, healthz, lease, expected) in [
+        ("all probes alive", 900, true, Alive, Alive, Working),
+        ("between two renewals", 900, true, Alive, Down(9), Working),
+        ("outage of the API server", 900, true, Alive, Unknown, Working),
+        ("unhealthy, and renewing", 900, true, Down(45), Down(9), Working),
+        ("healthy, and not renewing", 900, true, Alive, Down(45), NotRenewing),
+        ("neither", 900, true, Down(45), Down(45), Unresponsive),
+        ("never worked", 900, false, Down(45), Down(45), Unresponsive),
+        ("unhealthy, and an outage", 900, true, Down(45), Unknown, Working),
+        ("the same, never worked", 900, false, Down(45), Unknown, Started),
+        ("just started", 20, false, Down(45), Down(45), Started),
+        ("just restarted", 4, false, Down(4), Down(9), Started),
+        ("the same with an answer", 4, true, Alive, Down(9), Working),
+    ] {
+        let facts = Facts {
+            process: Alive,
+            healthz,
+            lease,
+            same,
+            worked,
+        };
+        // Whatever it was before.
+        for before in [Role::Standby(StandbyReason::Working), resuming(), Role::Active] {
+            assert_eq!(role(facts, LONG, &before), Role::Standby(expected.clone()), "{what}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn probes_decide_the_role() {
-    let by = Role::Standby;
-    let unseen_lease = by(StandbyReason::Unseen("renews the Lease of this Node"));
-    let unseen_health = by(StandbyReason::Unseen("answers at the address of the kubelet's healthz"));
-    let not_yet = |seconds| by(StandbyReason::NotYet(Duration::from_secs(seconds)));
-    let unknown = |what: &str| by(StandbyReason::Unknown(format!("{what}: ")));
-    let running = Case {
-        process: Alive,
-        same: 900,
-        ..DEAD
-    };
-    let cases = [
-        ("all probes down for the whole threshold", DEAD, Role::Active),
-        // The kubelet process exists.
-        (
-            "all probes alive",
-            Case {
-                healthz: Alive,
-                lease: Alive,
-                ..running
-            },
-            by(StandbyReason::Working),
-        ),
-        (
-            "between two renewals",
-            Case {
-                healthz: Alive,
-                lease: Down(9),
-                ..running
-            },
-            by(StandbyReason::Working),
-        ),
-        (
-            "an outage of the API server",
-            Case {
-                healthz: Alive,
-                lease: Unknown,
-                ..running
-            },
-            by(StandbyReason::Working),
-        ),
-        (
-            "unhealthy, and renewing",
-            Case {
-                lease: Down(9),
-                ..running
-            },
-            by(StandbyReason::Working),
-        ),
-        (
-            "healthy, and not renewing, as with an expired certificate",
-            Case {
-                healthz: Alive,
-                ..running
-            },
-            by(StandbyReason::NotRenewing),
-        ),
-        ("unresponsive", running, by(StandbyReason::Unresponsive)),
-        (
-            "never worked",
-            Case {
-                worked: false,
-                ..running
-            },
-            by(StandbyReason::Unresponsive),
-        ),
-        (
-            "unresponsive, or an outage of the API server",
-            Case {
-                lease: Unknown,
-                ..running
-            },
-            by(StandbyReason::Working),
-        ),
-        (
-            "the same, and it has never worked",
-            Case {
-                lease: Unknown,
-                worked: false,
-                ..running
-            },
-            by(StandbyReason::Started),
-        ),
-        (
-            "has just started, after a long time or once more",
-            Case {
-                same: 20,
-                worked: false,
-                ..running
-            },
-            by(StandbyReason::Started),
-        ),
-        (
-            "has just restarted, and its predecessor answered until then",
-            Case {
-                same: 4,
-                worked: false,
-                healthz: Down(4),
-                lease: Down(9),
-                ..running
-            },
-            by(StandbyReason::Started),
-        ),
-        (
-            "the same with an answer",
-            Case {
-                same: 4,
-                healthz: Alive,
-                lease: Down(9),
-                ..running
-            },
-            by(StandbyReason::Working),
-        ),
-        (
-            "starts while the agent is active",
-            Case {
-                before: Before::Active,
-                same: 0,
-                worked: false,
-                ..running
-            },
-            by(StandbyReason::Started),
-        ),
-        // The kubelet process does not exist.
-        (
-            "restart of the kubelet, 30 s",
-            Case {
-                process: Down(30),
-                healthz: Down(30),
-                ..DEAD
-            },
-            not_yet(15),
-        ),
-        (
-            "none has worked for the threshold, and the last process has just exited",
-            Case {
-                process: Down(0),
-                ..DEAD
-            },
-            Role::Active,
-        ),
-        (
-            "the same on a node that boots",
-            Case {
-                process: Down(0),
-                up: Duration::from_secs(100),
-                ..DEAD
-            },
-            by(StandbyReason::Booting(Duration::from_secs(200))),
-        ),
-        (
-            "the same during an outage of the API server",
-            Case {
-                process: Down(0),
-                lease: Unknown,
-                ..DEAD
-            },
-            unknown("whether the kubelet renews its Lease"),
-        ),
-        (
-            "the same, and its last renewal is read after its exit",
-            Case {
-                process: Down(0),
-                lease: Alive,
-                ..DEAD
-            },
-            not_yet(45),
-        ),
-        (
-            "healthz answered until a moment ago",
-            Case {
-                healthz: Down(3),
-                ..DEAD
-            },
-            not_yet(42),
-        ),
-        (
-            "its Lease was renewed until a moment ago",
-            Case {
-                lease: Down(40),
-                ..DEAD
-            },
-            not_yet(5),
-        ),
-        (
-            "its last renewal is read after its exit",
-            Case {
-                process: Down(10),
-                lease: Alive,
-                ..DEAD
-            },
-            not_yet(45),
-        ),
-        // Another probe contradicts the process probe.
-        (
-            "renewed by an unseen kubelet",
-            Case { lease: Alive, ..DEAD },
-            unseen_lease.clone(),
-        ),
-        (
-            "healthz of an unseen kubelet",
-            Case { healthz: Alive, ..DEAD },
-            unseen_health.clone(),
-        ),
-        (
-            "outage of the API server, kubelet down",
-            Case { lease: Unknown, ..DEAD },
-            unknown("whether the kubelet renews its Lease"),
-        ),
-        (
-            "healthz not probed yet",
-            Case {
-                healthz: Unknown,
-                ..DEAD
-            },
-            unknown("whether healthz answers"),
-        ),
-        (
-            "process probe fails",
-            Case {
-                process: Unknown,
-                ..DEAD
-            },
-            unknown("whether a kubelet runs here"),
-        ),
-        // The node boots.
-        (
-            "boot",
-            Case {
-                up: Duration::from_secs(100),
-                ..DEAD
-            },
-            by(StandbyReason::Booting(Duration::from_secs(200))),
-        ),
-        (
-            "boot, down for less than the threshold",
-            Case {
-                up: Duration::from_secs(20),
-                healthz: Down(10),
-                ..DEAD
-            },
-            not_yet(35),
-        ),
-        ("boot is over", Case { up: BOOT_GRACE, ..DEAD }, Role::Active),
-        // An active agent.
-        ("outage while active", Case { lease: Unknown, ..OURS }, Role::Active),
-        (
-            "healthz probe fails while active",
-            Case {
-                healthz: Unknown,
-                ..OURS
-            },
-            Role::Active,
-        ),
-        (
-            "process probe fails while active",
-            Case {
-                process: Unknown,
-                ..OURS
-            },
-            unknown("whether a kubelet runs here"),
-        ),
-        (
-            "the Lease is renewed while active",
-            Case { lease: Alive, ..OURS },
-            unseen_lease,
-        ),
-        (
-            "healthz answers while active",
-            Case { healthz: Alive, ..OURS },
-            unseen_health.clone(),
-        ),
-        // The agent was active before its restart.
-        ("no kubelet in between", AGAIN, Role::Active),
-        (
-            "a kubelet has renewed in between, and healthz is not known yet",
-            Case {
-                healthz: Unknown,
-                lease: Alive,
-                ..AGAIN
-            },
-            unknown("whether healthz answers"),
-        ),
-        (
-            "a kubelet that starts at the same time may not be detected yet",
-            Case {
-                process: Down(1),
-                ..AGAIN
-            },
-            by(StandbyReason::Resuming),
-        ),
-        (
-            "its Lease is not known yet",
-            Case {
-                lease: Unknown,
-                ..AGAIN
-            },
-            by(StandbyReason::Resuming),
-        ),
-        (
-            "its health is not known yet",
-            Case {
-                healthz: Unknown,
-                ..AGAIN
-            },
-            by(StandbyReason::Resuming),
-        ),
-        (
-            "a kubelet has renewed in between",
-            Case { lease: Alive, ..AGAIN },
-            not_yet(45),
-        ),
-        (
-            "a kubelet has started in between",
-            Case {
-                process: Alive,
-                worked: false,
-                ..AGAIN
-            },
-            by(StandbyReason::Started),
-        ),
-        (
-            "an unseen kubelet is healthy",
-            Case {
-                healthz: Alive,
-                ..AGAIN
-            },
-            unseen_health,
-        ),
-        (
-            "process probe fails after a restart",
-            Case {
-                process: Unknown,
-                ..AGAIN
-            },
-            unknown("whether a kubelet runs here"),
-        ),
+async fn agent_is_active_once_no_kubelet_has_worked_for_the_threshold() {
+    // Results of process, healthz and Lease.
+    let standby = [
+        ("all down", [Down(45), Down(45), Down(45)], Role::Active),
+        ("restart of 30 s", [Down(30), Down(30), Down(45)], not_yet(15)),
+        ("last start failed now", [Down(0), Down(45), Down(45)], Role::Active),
+        ("the same, outage", [Down(0), Down(45), Unknown], unknown(LEASE)),
+        ("the same, renewed", [Down(0), Down(45), Alive], not_yet(45)),
+        ("answered", [Down(45), Down(3), Down(45)], not_yet(42)),
+        ("was renewed", [Down(45), Down(45), Down(40)], not_yet(5)),
+        ("last renewal", [Down(10), Down(45), Alive], not_yet(45)),
+        ("unseen kubelet renews", [Down(45), Down(45), Alive], unseen()),
+        ("unseen kubelet answers", [Down(45), Alive, Down(45)], unseen()),
+        ("outage", [Down(45), Down(45), Unknown], unknown(LEASE)),
+        ("no answer yet", [Down(45), Unknown, Down(45)], unknown(HEALTHZ)),
+        ("no search", [Unknown, Down(45), Down(45)], unknown(PROCESS)),
     ];
-    for (what, case, expected) in cases {
-        assert_eq!(role(case), expected, "{what}: {case:?}");
+    let active = [
+        ("outage", [Down(45), Down(45), Unknown], Role::Active),
+        ("healthz fails", [Down(45), Unknown, Down(45)], Role::Active),
+        ("no search", [Unknown, Down(45), Down(45)], unknown(PROCESS)),
+        ("renewed", [Down(45), Down(45), Alive], unseen()),
+        ("answers", [Down(45), Alive, Down(45)], unseen()),
+    ];
+    let resuming = [
+        ("no kubelet", [Down(2), Down(0), Down(0)], Role::Active),
+        ("renewed", [Down(2), Unknown, Alive], unknown(HEALTHZ)),
+        ("may start now", [Down(1), Down(0), Down(0)], resuming()),
+        ("no Lease yet", [Down(2), Down(0), Unknown], resuming()),
+        ("no answer yet", [Down(2), Unknown, Down(0)], resuming()),
+        ("renewed meanwhile", [Down(2), Down(0), Alive], not_yet(45)),
+        ("answers", [Down(2), Alive, Down(0)], unseen()),
+        ("no search", [Unknown, Down(0), Down(0)], unknown(PROCESS)),
+    ];
+    for (before, cases) in [
+        (Role::Standby(StandbyReason::Working), &standby[..]),
+        (Role::Active, &active),
+        (self::resuming(), &resuming),
+    ] {
+        for (what, probes, expected) in cases {
+            assert_eq!(role(exited(*probes), LONG, &before), *expected, "{what}, {before:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn node_that_boots_has_time_to_start_its_kubelet() {
+    let booting = Role::Standby(StandbyReason::Booting);
+    for (up, process, healthz, expected) in [
+        (100, Down(45), Down(45), &booting),
+        (100, Down(0), Down(45), &booting),
+        (20, Down(45), Down(10), &not_yet(35)),
+        (BOOT_GRACE.as_secs(), Down(45), Down(45), &Role::Active),
+    ] {
+        let facts = exited([process, healthz, Down(45)]);
+        let before = Role::Standby(StandbyReason::Working);
+        assert_eq!(
+            role(facts, Duration::from_secs(up), &before),
+            *expected,
+            "{up} {facts:?}"
+        );
     }
 }
 
@@ -464,50 +214,35 @@ fn only_a_recent_active_role_of_this_boot_is_resumed() {
 
 #[tokio::test(start_paused = true)]
 async fn answer_of_an_exited_process_does_not_show_another_kubelet() {
-    let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
-    let mut probes = Probes::new(start, LONG, LONG);
+    let (at, mut probes) = probes();
     probes.process.add(Probe::Alive(String::new()), &at(1));
     probes.healthz.add(Probe::Alive(String::new()), &at(1));
     probes.process.add(Probe::Down(String::new()), &at(2));
     probes.lease.probe.add(Probe::Down(String::new()), &at(2));
-    let thresholds = Thresholds {
-        take_over_after: AFTER,
-        up: LONG,
-    };
-    let role = |probes: &Probes| decide_role(probes, thresholds, &Role::Standby(StandbyReason::Working), at(3).end);
-    assert_eq!(role(&probes), Role::Standby(StandbyReason::NotYet(AFTER)));
+    let role = |probes: &Probes| decide_role(probes, AFTER, LONG, &Role::Standby(StandbyReason::Working), at(3).end);
+    assert_eq!(role(&probes), not_yet(45));
     probes.healthz.add(Probe::Alive(String::new()), &at(3));
-    assert!(matches!(role(&probes), Role::Standby(StandbyReason::Unseen(_))));
+    assert!(matches!(role(&probes), Role::Standby(StandbyReason::Unseen)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn time_until_the_takeover_decreases_between_two_probes() {
-    let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
-    let mut probes = Probes::new(start, LONG, LONG);
+    let (at, mut probes) = probes();
     for probe in [&mut probes.process, &mut probes.healthz, &mut probes.lease.probe] {
         probe.add(Probe::Down(String::new()), &at(1));
     }
-    let thresholds = Thresholds {
-        take_over_after: AFTER,
-        up: LONG,
-    };
     let before = Role::Standby(StandbyReason::Working);
-    let left = |now| decide_role(&probes, thresholds, &before, at(now).end);
-    let not_yet = |left| Role::Standby(StandbyReason::NotYet(left));
-    assert_eq!(left(1), not_yet(AFTER));
-    assert_eq!(left(4), not_yet(AFTER - Duration::from_secs(3)));
+    let left = |now| decide_role(&probes, AFTER, LONG, &before, at(now).end);
+    assert_eq!(left(1), not_yet(45));
+    assert_eq!(left(4), not_yet(42));
     // No probe has shown it yet.
-    assert_eq!(left(2 + AFTER.as_secs()), not_yet(Duration::ZERO));
+    assert_eq!(left(2 + AFTER.as_secs()), not_yet(0));
 }
 
 /// What it did in its last moments shows only in probes after that.
 #[tokio::test(start_paused = true)]
 async fn gap_begins_with_probes_of_healthz_and_lease_after_the_exit() {
-    let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
-    let mut probes = Probes::new(start, LONG, LONG);
+    let (at, mut probes) = probes();
     let down = || Probe::Down(String::new());
     let state = || Ok(Some("1".to_owned()));
     probes.add_process(Probe::Alive("pid 7".to_owned()), &at(0));
@@ -516,17 +251,13 @@ async fn gap_begins_with_probes_of_healthz_and_lease_after_the_exit() {
         probes.add_lease(state(), &at(second));
     }
     probes.add_process(down(), &at(51));
-    let thresholds = Thresholds {
-        take_over_after: AFTER,
-        up: LONG,
-    };
-    let role = |probes: &Probes| decide_role(probes, thresholds, &Role::Standby(StandbyReason::Started), at(52).end);
-    assert_eq!(role(&probes), Role::Standby(StandbyReason::NotYet(Duration::ZERO)));
+    let role = |probes: &Probes| decide_role(probes, AFTER, LONG, &Role::Standby(StandbyReason::Started), at(52).end);
+    assert_eq!(role(&probes), not_yet(0));
     probes.add_health(down(), &at(52));
-    assert_eq!(role(&probes), Role::Standby(StandbyReason::NotYet(Duration::ZERO)));
+    assert_eq!(role(&probes), not_yet(0));
     let mut renewed = probes.clone();
     renewed.add_lease(Ok(Some("2".to_owned())), &at(52));
-    assert_eq!(role(&renewed), Role::Standby(StandbyReason::NotYet(AFTER)));
+    assert_eq!(role(&renewed), not_yet(45));
     probes.add_lease(state(), &at(52));
     assert_eq!(role(&probes), Role::Active);
 }
@@ -534,31 +265,23 @@ async fn gap_begins_with_probes_of_healthz_and_lease_after_the_exit() {
 /// The process probe must be as young as the conclusion, too.
 #[tokio::test(start_paused = true)]
 async fn takeover_needs_a_process_probe_after_the_threshold() {
-    let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
-    let mut probes = Probes::new(start, LONG, LONG);
+    let (at, mut probes) = probes();
     for second in [0, AFTER.as_secs()] {
         probes.add_health(Probe::Down(String::new()), &at(second));
         probes.add_lease(Ok(None), &at(second));
     }
     probes.add_process(Probe::Down(String::new()), &at(0));
     probes.add_process(Probe::Down(String::new()), &at(AFTER.as_secs() - 1));
-    let thresholds = Thresholds {
-        take_over_after: AFTER,
-        up: LONG,
-    };
     let before = Role::Standby(StandbyReason::Working);
-    let role = |probes: &Probes| decide_role(probes, thresholds, &before, at(AFTER.as_secs()).end);
-    assert_eq!(role(&probes), Role::Standby(StandbyReason::NotYet(Duration::ZERO)));
+    let role = |probes: &Probes| decide_role(probes, AFTER, LONG, &before, at(AFTER.as_secs()).end);
+    assert_eq!(role(&probes), not_yet(0));
     probes.add_process(Probe::Down(String::new()), &at(AFTER.as_secs()));
     assert_eq!(role(&probes), Role::Active);
 }
 
 #[tokio::test(start_paused = true)]
 async fn kubelet_is_failing_from_its_second_start_without_an_answer_for_the_threshold() {
-    let start = Instant::now();
-    let at = |seconds| start + Duration::from_secs(seconds)..start + Duration::from_secs(seconds);
-    let mut probes = Probes::new(start, LONG, LONG);
+    let (at, mut probes) = probes();
     let failing = |probes: &Probes, second| failing_starts(probes, AFTER, at(second).end).map(|starts| starts.count);
     probes.add_health(Probe::Down(String::new()), &at(0));
     probes.add_lease(Ok(None), &at(0));
@@ -584,9 +307,7 @@ async fn kubelet_is_failing_from_its_second_start_without_an_answer_for_the_thre
 
 #[tokio::test(start_paused = true)]
 async fn only_a_process_that_was_healthy_once_may_be_stopped() {
-    let start = Instant::now();
-    let at = |after| start + Duration::from_secs(after)..start + Duration::from_secs(after);
-    let mut probes = Probes::new(start, LONG, LONG);
+    let (at, mut probes) = probes();
     let process = |pid: u32| Probe::Alive(format!("kubelet (pid {pid})"));
     probes.add_process(process(5), &at(0));
     assert!(may_fence(&probes).unwrap_err().contains("the address may be"));

@@ -1,5 +1,4 @@
 use super::*;
-use crate::watch::RuntimePodSummary;
 
 fn pod(uid: &str) -> PodRef {
     PodRef {
@@ -38,143 +37,71 @@ fn sandbox(from_api: bool) -> PodArtifacts {
 
 /// The decisions about one UID with these artifacts, if nothing changes for long.
 #[derive(Debug, PartialEq, Eq)]
-enum Fares {
+enum Outcome {
     Ended,
     Reported,
     Forgotten,
     Nothing,
 }
 
-fn fares(facts: &Facts) -> Fares {
+fn outcome(facts: &Facts) -> Outcome {
     let (mut observations, start) = (Observations::default(), Instant::now());
     let mut last = Verdict::default();
     for pass in 0..20 {
         (observations, last) = decide(observations, facts, start + pass * Duration::from_secs(30));
     }
     match last {
-        Verdict { terminate, .. } if !terminate.is_empty() => Fares::Ended,
-        Verdict { unmanaged, .. } if !unmanaged.is_empty() => Fares::Reported,
-        Verdict { forget, .. } if !forget.is_empty() => Fares::Forgotten,
-        _ => Fares::Nothing,
+        Verdict { terminate, .. } if !terminate.is_empty() => Outcome::Ended,
+        Verdict { unmanaged, .. } if !unmanaged.is_empty() => Outcome::Reported,
+        Verdict { forget, .. } if !forget.is_empty() => Outcome::Forgotten,
+        _ => Outcome::Nothing,
     }
 }
 
 #[test]
 fn only_proven_leftovers_are_terminated_and_unproven_traces_are_reported() {
-    let known = |uid: &str| BTreeMap::from([(PodUid::from(uid), pod(uid))]);
-    let found = |artifacts: PodArtifacts| BTreeMap::from([(PodUid::from("u"), artifacts)]);
-    let seen = |artifacts| Facts {
-        seen: known("u"),
-        found: found(artifacts),
-        ..Facts::default()
+    let nothing = PodArtifacts::default;
+    let static_pod = || PodArtifacts {
+        directory: true,
+        ..sandbox(false)
     };
-    let snapshot = |pods: &[&str], has_api_pods| PodSnapshot {
-        pods: pods.iter().map(|&uid| uid.into()).collect(),
-        has_api_pods,
-    };
-    let table = [
-        ("a directory of a pod that was seen", seen(directory()), Fares::Ended),
-        ("its logs", seen(logs("web")), Fares::Ended),
-        (
-            "logs of another name under its UID",
-            seen(logs("other")),
-            Fares::Reported,
-        ),
-        (
-            "nothing of a pod that was seen",
-            Facts {
-                seen: known("u"),
-                ..Facts::default()
+    // `seen`: the API server has shown the pod. `begun`: the journal has an entry of it. `known`: the watch knows it, or other pods.
+    for (evidence, artifacts, expected) in [
+        ("seen", directory(), Outcome::Ended),
+        ("seen", logs("web"), Outcome::Ended),
+        ("seen", logs("other"), Outcome::Reported),
+        ("seen", nothing(), Outcome::Forgotten),
+        ("seen, known", nothing(), Outcome::Nothing),
+        ("seen, known", directory(), Outcome::Nothing),
+        ("seen, has a worker", directory(), Outcome::Nothing),
+        ("none", directory(), Outcome::Reported),
+        ("begun", nothing(), Outcome::Ended),
+        ("begun, has a worker", nothing(), Outcome::Nothing),
+        ("others are known", sandbox(true), Outcome::Ended),
+        // The API server knows no pod at all.
+        ("none", sandbox(true), Outcome::Reported),
+        ("others are known", sandbox(false), Outcome::Reported),
+        ("seen", static_pod(), Outcome::Reported),
+    ] {
+        let uid = || PodUid::from("u");
+        let known = |word: &str| evidence.contains(word).then(|| (uid(), pod("u")));
+        let listed = [("seen, known", "u"), ("others are known", "x")];
+        let pods = listed.iter().filter(|(words, _)| evidence == *words);
+        let facts = Facts {
+            seen: known("seen").into_iter().collect(),
+            begun: known("begun").into_iter().collect(),
+            snapshot: PodSnapshot {
+                pods: pods.map(|(_, uid)| PodUid::from(*uid)).collect(),
+                has_api_pods: evidence.contains("known"),
             },
-            Fares::Forgotten,
-        ),
-        (
-            "a known pod without artifacts",
-            Facts {
-                seen: known("u"),
-                snapshot: snapshot(&["u"], true),
-                ..Facts::default()
-            },
-            Fares::Nothing,
-        ),
-        (
-            "a known pod",
-            Facts {
-                snapshot: snapshot(&["u"], true),
-                ..seen(directory())
-            },
-            Fares::Nothing,
-        ),
-        (
-            "a pod that ends",
-            Facts {
-                with_worker: ["u".into()].into(),
-                ..seen(directory())
-            },
-            Fares::Nothing,
-        ),
-        (
-            "no proof of any pod",
-            Facts {
-                found: found(directory()),
-                ..Facts::default()
-            },
-            Fares::Reported,
-        ),
-        (
-            "an entry without a worker",
-            Facts {
-                begun: known("u"),
-                ..Facts::default()
-            },
-            Fares::Ended,
-        ),
-        (
-            "an entry of the journal with a worker",
-            Facts {
-                begun: known("u"),
-                with_worker: ["u".into()].into(),
-                ..Facts::default()
-            },
-            Fares::Nothing,
-        ),
-        (
-            "a sandbox with config source api",
-            Facts {
-                found: found(sandbox(true)),
-                snapshot: snapshot(&["x"], true),
-                ..Facts::default()
-            },
-            Fares::Ended,
-        ),
-        (
-            "the same where the API server knows no pod at all",
-            Facts {
-                found: found(sandbox(true)),
-                ..Facts::default()
-            },
-            Fares::Nothing,
-        ),
-        (
-            "a sandbox of a static pod: reported by the watch",
-            Facts {
-                found: found(sandbox(false)),
-                snapshot: snapshot(&["x"], true),
-                ..Facts::default()
-            },
-            Fares::Nothing,
-        ),
-        (
-            "a sandbox of a static pod that has the UID of a pod that was seen",
-            seen(PodArtifacts {
-                directory: true,
-                ..sandbox(false)
-            }),
-            Fares::Nothing,
-        ),
-    ];
-    for (what, facts, expected) in table {
-        assert_eq!(fares(&facts), expected, "{what}");
+            with_worker: evidence.contains("worker").then(uid).into_iter().collect(),
+            found: [(uid(), artifacts.clone())]
+                .into_iter()
+                .filter(|(_, artifacts)| !artifacts.is_empty())
+                .collect(),
+            unread: None,
+        };
+        assert_eq!(outcome(&facts), expected, "{evidence}: {artifacts}");
     }
 }
 
@@ -215,6 +142,27 @@ fn disappearance_resets_the_observation() {
 }
 
 #[test]
+fn pass_that_could_not_read_the_disk_forgets_nothing_and_finds_orphans() {
+    let start = Instant::now();
+    let facts = |found: &[(&str, PodArtifacts)], unread: Option<&str>| Facts {
+        seen: ["u", "v"].map(|uid| (uid.into(), pod(uid))).into(),
+        found: found
+            .iter()
+            .map(|(uid, found)| ((*uid).into(), found.clone()))
+            .collect(),
+        unread: unread.map(str::to_owned),
+        ..Facts::default()
+    };
+    let directory = [("u", directory())];
+    let (observations, _) = decide(Observations::default(), &facts(&directory, None), start);
+    let partial = facts(&[("v", sandbox(true))], Some("it hangs"));
+    let (observations, verdict) = decide(observations, &partial, start + MIN_AGE / 2);
+    assert_eq!((verdict.forget.len(), verdict.terminate.len()), (0, 1));
+    let (_, verdict) = decide(observations, &facts(&directory, None), start + MIN_AGE);
+    assert_eq!((verdict.forget, verdict.terminate.len()), (vec!["v".into()], 1));
+}
+
+#[test]
 fn two_passes_are_needed_at_any_interval() {
     let start = Instant::now();
     let facts = Facts {
@@ -226,6 +174,26 @@ fn two_passes_are_needed_at_any_interval() {
     let (_, second) = decide(observations, &facts, start + MIN_AGE);
     assert_eq!((first.terminate.len(), second.terminate.len()), (0, 1));
     assert_eq!(second.leftovers, ["ns/web (UID u): directory"]);
+}
+
+#[test]
+fn orphan_in_the_runtime_is_due_at_once_and_then_with_the_backoff_of_leftovers() {
+    let start = Instant::now();
+    let mut found: BTreeMap<PodUid, _> = (0..20).map(|n| (format!("{n}").as_str().into(), directory())).collect();
+    found.extend((30..40).map(|n| (format!("{n}").as_str().into(), sandbox(true))));
+    let facts = Facts {
+        seen: found.keys().map(|uid| (uid.clone(), pod(uid.as_str()))).collect(),
+        found,
+        ..Facts::default()
+    };
+    let orphans = |verdict: &Verdict| verdict.terminate.iter().filter(|it| it.artifacts == "sandbox").count();
+    let (mut observations, first) = decide(Observations::default(), &facts, start);
+    assert_eq!((orphans(&first), first.terminate.len()), (10, 10));
+    for leftover in &first.terminate {
+        observations.restart(&leftover.pod.uid, start);
+    }
+    let (_, second) = decide(observations, &facts, start + MIN_AGE);
+    assert_eq!((orphans(&second), second.terminate.len()), (0, 4));
 }
 
 #[test]

@@ -3,10 +3,9 @@
 use std::collections::HashSet;
 
 use proptest::{prelude::*, test_runner::Config};
-use redb::TableDefinition;
 
 use super::*;
-use crate::journal::file::{Contents, JournalFile, inspect};
+use crate::journal::file::{JournalFile, inspect};
 use crate::model::{
     observation::{Difference, Leftover, LeftoverKind, Observation, Verdict},
     pod::PodUid,
@@ -22,7 +21,7 @@ const PODS: usize = 40;
 
 async fn good() -> Good {
     let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
     journal.set_node_uid("node-1").await.unwrap();
     let mut written = HashSet::new();
@@ -31,7 +30,10 @@ async fn good() -> Good {
         for number in 0..PODS {
             let pod = pod(&format!("uid-{number}"));
             journal.record_termination(&pod, now.clone(), Duration::from_secs(grace), None);
-            written.insert((pod.uid.clone(), journal.pod(&pod.uid).unwrap().bytes()));
+            written.insert((
+                pod.uid.clone(),
+                serde_json::to_vec(&journal.pod(&pod.uid).unwrap()).unwrap(),
+            ));
         }
         journal.durable().await.unwrap();
     }
@@ -53,29 +55,25 @@ fn judge(good: &Good, bytes: &[u8]) -> usize {
     let place = StateDir::lock(dir.path(), &machine("m1")).unwrap();
     let (state, database) = place.start().unwrap();
     assert!(database.is_some(), "the agent has a journal again");
-    for (uid, entry) in &state.pods {
+    let Contents { node, pods, .. } = &state.contents;
+    for (uid, entry) in pods {
         assert!(
-            good.written.contains(&(uid.clone(), entry.bytes())),
+            good.written
+                .contains(&(uid.clone(), serde_json::to_vec(entry).unwrap())),
             "{uid} was never written so: {entry:?}"
         );
     }
-    let used = state.pods.len() == PODS && state.node_uid.as_deref() == Some("node-1");
+    let used = pods.len() == PODS && node.node_uid.as_deref() == Some("node-1");
     if !used {
         let kept = state.quarantined.iter().any(|path| fs::read(path).unwrap() == bytes);
         assert!(kept, "what was found is kept as it was");
         assert!(matches!(inspect(&path, &machine("m1")), Ok(JournalFile::Journal(_))));
     }
-    state.pods.len()
+    pods.len()
 }
 
 #[tokio::test]
-async fn unchanged_journal_is_used() {
-    let good = good().await;
-    assert_eq!(judge(&good, &good.bytes), PODS);
-}
-
-#[tokio::test]
-async fn truncated_journal_is_quarantined() {
+async fn truncated_or_foreign_file_is_quarantined() {
     let good = good().await;
     let len = good.bytes.len();
     let cuts = (0..64).map(|part| len * part / 64);
@@ -83,11 +81,27 @@ async fn truncated_journal_is_quarantined() {
     for at in cuts.chain(pages).chain([1, 8, 63, 64, 320, 4095, 4097, len - 1]) {
         assert_eq!(judge(&good, &good.bytes[..at]), 0, "cut at {at} of {len}");
     }
+    let mut headless = good.bytes.clone();
+    headless[..320].fill(0);
+    for bytes in [&b"no database"[..], &[0; 4096], &[0xff; 70_000], &headless] {
+        assert_eq!(judge(&good, bytes), 0, "{} bytes", bytes.len());
+    }
+    let random = prop::collection::vec(any::<u8>(), 0..5000);
+    let config = Config {
+        failure_persistence: None,
+        ..Config::with_cases(50)
+    };
+    proptest!(config, |(tail in random, magic in any::<bool>())| {
+        let mut bytes = if magic { good.bytes[..400].to_vec() } else { Vec::new() };
+        bytes.extend(tail);
+        prop_assert_eq!(judge(&good, &bytes), 0);
+    });
 }
 
 #[tokio::test]
 async fn lost_block_quarantines_the_journal_or_changes_nothing() {
     let good = good().await;
+    assert_eq!(judge(&good, &good.bytes), PODS, "unchanged");
     for at in (0..good.bytes.len()).step_by(512) {
         let mut bytes = good.bytes.clone();
         let hit = &mut bytes[at..at + 512];
@@ -121,26 +135,6 @@ async fn flipped_bits_add_no_entry() {
 }
 
 #[tokio::test]
-async fn file_that_is_no_journal_is_quarantined() {
-    let good = good().await;
-    let mut headless = good.bytes.clone();
-    headless[..320].fill(0);
-    for bytes in [&b""[..], b"x", b"no database", &[0; 4096], &[0xff; 70_000], &headless] {
-        assert_eq!(judge(&good, bytes), 0, "{} bytes", bytes.len());
-    }
-    let random = prop::collection::vec(any::<u8>(), 0..5000);
-    let config = Config {
-        failure_persistence: None,
-        ..Config::with_cases(50)
-    };
-    proptest!(config, |(tail in random, magic in any::<bool>())| {
-        let mut bytes = if magic { good.bytes[..400].to_vec() } else { Vec::new() };
-        bytes.extend(tail);
-        prop_assert_eq!(judge(&good, &bytes), 0);
-    });
-}
-
-#[tokio::test]
 async fn directory_at_the_journals_path_is_quarantined_with_its_content() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join(FILE);
@@ -153,74 +147,65 @@ async fn directory_at_the_journals_path_is_quarantined_with_its_content() {
     assert!(path.is_file());
 }
 
-#[tokio::test]
-async fn pipe_at_the_journals_path_does_not_block() {
-    let dir = tempfile::tempdir().unwrap();
-    nix::unistd::mkfifo(&dir.path().join(FILE), nix::sys::stat::Mode::S_IRWXU).unwrap();
-    let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
-    assert_eq!(journal.quarantined().len(), 1);
-    journal.set_node_uid("node-1").await.unwrap();
-}
-
 /// Writes a row that no agent of this version writes.
-fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
-    let database = Database::open(dir.join(FILE)).unwrap();
+async fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
+    let database = closed(dir).await;
     let transaction = database.begin_write().unwrap();
     change(&transaction);
     transaction.commit().unwrap();
 }
 
 #[tokio::test]
-async fn unreadable_row_quarantines_the_journal_and_keeps_the_node_uid() {
+async fn unusable_content_quarantines_the_journal_and_keeps_node_uid_and_pause() {
     type Tamper = fn(&redb::WriteTransaction);
-    let row: [Tamper; 3] = [
-        |transaction| {
-            let mut pods = transaction.open_table(file::PODS).unwrap();
+    let cases: [(&str, Tamper); 5] = [
+        ("UID torn", |transaction| {
+            let mut pods = transaction.open_table(Table::Terminations.definition()).unwrap();
             pods.insert("torn", &b"{\"namespace\":\"ns\""[..]).unwrap();
-        },
-        |transaction| {
-            let mut seen = transaction.open_table(file::SEEN).unwrap();
+        }),
+        ("UID binary", |transaction| {
+            let mut seen = transaction.open_table(Table::SeenPods.definition()).unwrap();
             seen.insert("binary", &[0xff, 0xfe][..]).unwrap();
-        },
-        |transaction| {
-            let mut node = transaction.open_table(file::NODE).unwrap();
-            node.insert(PAUSE, "{").unwrap();
-        },
+        }),
+        ("its row of the node", |transaction| {
+            let mut node = transaction.open_table(Table::Node.definition()).unwrap();
+            node.insert("node", &br#"{"schema":3,"paused":7}"#[..]).unwrap();
+        }),
+        ("format 4 of a later version", |transaction| {
+            let mut node = transaction.open_table(Table::Node.definition()).unwrap();
+            node.insert("node", &br#"{"schema":4,"what":"unknown row"}"#[..])
+                .unwrap();
+        }),
+        ("no row of the node", |transaction| {
+            transaction.delete_table(Table::Node.definition()).unwrap();
+        }),
     ];
-    for (tamper_with, named) in row.into_iter().zip(["UID torn", "UID binary", "row paused"]) {
+    for (reason, tamper_with) in cases {
         let dir = tempfile::tempdir().unwrap();
-        let now = BootClock::new().unwrap().now();
-        let paused = Paused {
-            since: Timestamp::UNIX_EPOCH,
-            by: "root".to_owned(),
-            reason: None,
-            until: None,
-        };
+        let paused = paused();
         let journal = reopened(dir.path(), async |journal: &Journal| {
             journal.set_node_uid("node-1").await.unwrap();
-            journal.set_paused(paused.clone(), None, &now).await.unwrap();
-            journal.record_termination(&pod("good"), now, Duration::from_secs(10), None);
+            journal.change_node(|node| node.paused = Some(paused.clone()));
+            journal.record_termination(&pod("good"), now(), Duration::from_secs(10), None);
         })
         .await;
         drop(journal);
-        while Database::open(dir.path().join(FILE)).is_err() {
-            tokio::task::yield_now().await;
-        }
-        tamper(dir.path(), tamper_with);
-        let Ok(JournalFile::Unusable(reason)) = inspect(&dir.path().join(FILE), &machine("m1")) else {
-            panic!("it is used")
-        };
-        assert!(reason.to_string().contains(named), "{reason}");
+        tamper(dir.path(), tamper_with).await;
         let before = fs::read(dir.path().join(FILE)).unwrap();
         let journal = opened(dir.path(), &machine("m1")).await;
-        assert_eq!(journal.unfinished().len(), 0);
+        assert_eq!(journal.unfinished().len(), 0, "{reason}");
         assert_eq!(
-            (journal.node_uid().as_deref(), journal.paused()),
-            (Some("node-1"), Some(paused))
+            (journal.node_uid().as_deref(), journal.node(|node| node.paused.clone())),
+            (Some("node-1"), Some(paused)),
+            "{reason}"
         );
         let quarantined = journal.quarantined();
         assert_eq!(quarantined.len(), 1, "{quarantined:?}");
         assert_eq!(fs::read(&quarantined[0]).unwrap(), before);
+        let Ok(JournalFile::Unusable(why)) = inspect(&quarantined[0], &machine("m1")) else {
+            panic!("it is used")
+        };
+        assert!(why.to_string().contains(reason), "{why}");
     }
 }
 
@@ -230,7 +215,7 @@ async fn journal_is_usable_after_a_crash_at_any_write() {
     let disk = Disk::default();
     let states = Arc::clone(&disk.states);
     let journal = disk.journal();
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     for number in 0..4 {
         for uid in ["a", "b"] {
             journal.record_termination(
@@ -248,87 +233,16 @@ async fn journal_is_usable_after_a_crash_at_any_write() {
     // Until the first commit it has another name.
     let first = states
         .iter()
-        .position(|bytes| simulated_disk::parse(bytes, &machine("m1")).is_ok());
+        .position(|bytes| file::parse(bytes, &machine("m1")).is_ok());
     let mut last = 0;
     for (number, bytes) in states.iter().enumerate().skip(first.unwrap()) {
-        let contents = simulated_disk::parse(bytes, &machine("m1"));
+        let contents = file::parse(bytes, &machine("m1"));
         last = contents
             .unwrap_or_else(|why| panic!("{why}, after write {number}"))
             .pods
             .len();
     }
     assert_eq!(last, 4);
-}
-
-#[tokio::test]
-async fn journal_of_a_later_version_is_quarantined_and_the_node_uid_is_kept() {
-    let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
-    drop(
-        reopened(dir.path(), async |journal: &Journal| {
-            journal.set_node_uid("node-1").await.unwrap();
-            journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
-        })
-        .await,
-    );
-    while Database::open(dir.path().join(FILE)).is_err() {
-        tokio::task::yield_now().await;
-    }
-    tamper(dir.path(), |transaction| {
-        let later = format!("{{\"schema\":{},\"what\":\"unknown row\"}}", header::SCHEMA + 1);
-        let mut node = transaction.open_table(file::NODE).unwrap();
-        node.insert(HEADER, later.as_str()).unwrap();
-    });
-    let journal = opened(dir.path(), &machine("m1")).await;
-    assert_eq!(journal.unfinished().len(), 0);
-    assert_eq!(
-        journal.node_uid().as_deref(),
-        Some("node-1"),
-        "it is no way around the hold"
-    );
-    let Ok(JournalFile::Unusable(reason)) = inspect(&journal.quarantined()[0], &machine("m1")) else {
-        panic!("it is as it was");
-    };
-    assert!(reason.to_string().contains("format 3"), "{reason:?}");
-}
-
-#[tokio::test]
-async fn journal_without_a_header_is_used_without_loss() {
-    let dir = tempfile::tempdir().unwrap();
-    let database = Database::create(dir.path().join(FILE)).unwrap();
-    let transaction = database.begin_write().unwrap();
-    {
-        let mut node = transaction.open_table(file::NODE).unwrap();
-        node.insert(NODE_UID, "node-1").unwrap();
-        node.insert(WATCH, r#"{"highest":42,"absenceHoldReason":"why"}"#)
-            .unwrap();
-        let mut pods = transaction.open_table(file::PODS).unwrap();
-        let entry = r#"{"namespace":"ns","name":"web","begun":{"boot_id":"b","since_boot":{"secs":7,"nanos":0},
-            "wall":"2026-01-02T03:04:05Z"},"grace":{"secs":30,"nanos":0},
-            "hooks":{"c1":{"started":{"boot_id":"b","since_boot":{"secs":8,"nanos":0},"wall":"2026-01-02T03:04:06Z"},"ended":true}}}"#;
-        pods.insert("a", entry.as_bytes()).unwrap();
-    }
-    transaction.commit().unwrap();
-    drop(database);
-    for _ in 0..2 {
-        let journal = opened(dir.path(), &machine("m1")).await;
-        assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
-        assert_eq!(journal.watch_state().highest, 42);
-        let entry = journal.pod(&"a".into()).unwrap();
-        assert!(entry.hooks["c1"].ended && entry.grace == Duration::from_secs(30));
-        assert_eq!(entry.begun.since_boot, Duration::from_secs(7));
-        assert!(journal.quarantined().is_empty());
-        drop(journal);
-    }
-    let Ok(JournalFile::Journal(contents)) = inspect(&dir.path().join(FILE), &machine("m1")) else {
-        panic!("it is a journal")
-    };
-    let Contents { header, .. } = *contents;
-    assert_eq!(
-        header,
-        Some(Header::for_next_write(&machine("m1"), None)),
-        "it has one now"
-    );
 }
 
 /// An observation of a pod whose owner chose the longest texts, and ones that JSON makes longer.
@@ -360,11 +274,11 @@ fn crafted(uid: &str) -> Observation {
     }
 }
 
-/// With 256 MiB it was not read, and terminating pods would have got their whole grace period again.
+/// A longer file is not read, and terminating pods would get their whole grace period again.
 #[tokio::test]
 async fn crafted_observations_need_bounded_space_and_the_journal_stays_usable() {
     let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     let journal = reopened(dir.path(), async |journal: &Journal| {
         journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
         for number in 0..1750 {
@@ -388,30 +302,6 @@ async fn crafted_observations_need_bounded_space_and_the_journal_stays_usable() 
     }
 }
 
-#[tokio::test]
-async fn journal_of_any_length_is_used() {
-    let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
-    drop(
-        reopened(dir.path(), async |journal: &Journal| {
-            journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
-        })
-        .await,
-    );
-    while Database::open(dir.path().join(FILE)).is_err() {
-        tokio::task::yield_now().await;
-    }
-    tamper(dir.path(), |transaction| {
-        let of_a_later_version = TableDefinition::<&str, &[u8]>::new("later-v1");
-        let mut table = transaction.open_table(of_a_later_version).unwrap();
-        table.insert("a", &*vec![b' '; 257 << 20]).unwrap();
-    });
-    assert!(fs::metadata(dir.path().join(FILE)).unwrap().len() > 256 << 20);
-    let journal = opened(dir.path(), &machine("m1")).await;
-    assert_eq!(journal.quarantined(), Vec::<PathBuf>::new());
-    assert_eq!(journal.unfinished().len(), 1);
-}
-
 /// A later version may write other ones. No termination depends on them.
 #[tokio::test]
 async fn unreadable_observation_is_left_out() {
@@ -422,13 +312,11 @@ async fn unreadable_observation_is_left_out() {
         })
         .await,
     );
-    while Database::open(dir.path().join(FILE)).is_err() {
-        tokio::task::yield_now().await;
-    }
     tamper(dir.path(), |transaction| {
-        let mut observations = transaction.open_table(file::OBSERVATIONS).unwrap();
+        let mut observations = transaction.open_table(Table::Observations.definition()).unwrap();
         observations.insert("other", &br#"{"verdict":"better"}"#[..]).unwrap();
-    });
+    })
+    .await;
     let journal = opened(dir.path(), &machine("m1")).await;
     assert_eq!(journal.quarantined(), Vec::<PathBuf>::new());
     assert_eq!(journal.observations().len(), 1);

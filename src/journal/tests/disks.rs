@@ -4,14 +4,30 @@ use std::sync::mpsc;
 
 use super::*;
 
-/// Storage that a test can break.
+/// Storage that a test can break: it is full, or does not answer until the sender is dropped.
 struct Broken {
     place: StateDir,
     full: Arc<AtomicBool>,
+    answers: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+impl Broken {
+    fn new(place: StateDir, full: bool) -> (Arc<Self>, Arc<AtomicBool>) {
+        let full = Arc::new(AtomicBool::new(full));
+        let broken = Self {
+            place,
+            full: Arc::clone(&full),
+            answers: Mutex::default(),
+        };
+        (Arc::new(broken), full)
+    }
 }
 
 impl Store for Broken {
     fn open(&self, rows: &[Row]) -> Result<Database, JournalError> {
+        if let Some(answers) = self.answers.lock().unwrap().take() {
+            answers.recv().ok();
+        }
         match self.full.load(Ordering::SeqCst) {
             true => Err(error::io("make")(io::ErrorKind::StorageFull.into())),
             false => self.place.open(rows),
@@ -31,7 +47,7 @@ async fn journal_that_cannot_be_created_delays_nothing_and_is_created_later() {
     fs::create_dir_all(path.with_extension("new").join("x")).unwrap();
     let journal = Journal::open(dir.path(), &machine("m1")).unwrap();
     assert!(journal.trouble().error.is_some() && !path.exists());
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     assert!(journal.set_node_uid("node-1").await.is_err());
     journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(10), None);
     assert!(journal.hook_started(&"a".into(), "c1", now).await.is_err());
@@ -44,28 +60,15 @@ async fn journal_that_cannot_be_created_delays_nothing_and_is_created_later() {
     assert!(journal.pod(&"a".into()).unwrap().hooks.contains_key("c1"));
 }
 
-/// Storage that does not answer until the sender is dropped.
-struct Hanging {
-    place: StateDir,
-    answers: Mutex<mpsc::Receiver<()>>,
-}
-
-impl Store for Hanging {
-    fn open(&self, rows: &[Row]) -> Result<Database, JournalError> {
-        self.answers.lock().unwrap().recv().ok();
-        self.place.open(rows)
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn hanging_disk_delays_a_stop_briefly_and_only_once() {
     let dir = tempfile::tempdir().unwrap();
     let place = StateDir::lock(dir.path(), &machine("m1")).unwrap();
     let (hangs, answers) = mpsc::channel();
-    let answers = Mutex::new(answers);
-    let store = Arc::new(Hanging { place, answers });
+    let (store, _) = Broken::new(place, false);
+    *store.answers.lock().unwrap() = Some(answers);
     let journal = Journal::run(JournalState::default(), None, store, Blocking::default());
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(12), None);
     let steps = async {
         assert!(journal.durable().await.is_err());
@@ -97,14 +100,10 @@ async fn until_written(journal: &Journal) {
 async fn state_directory_that_cannot_be_created_is_created_later() {
     let dir = tempfile::tempdir().unwrap();
     let state = dir.path().join("state");
-    let full = Arc::new(AtomicBool::new(true));
     let place = StateDir::lock(&state, &machine("m1")).unwrap();
     fs::remove_dir(&state).unwrap();
-    let store = Broken {
-        place,
-        full: Arc::clone(&full),
-    };
-    let journal = Journal::run(JournalState::default(), None, Arc::new(store), Blocking::default());
+    let (store, full) = Broken::new(place, true);
+    let journal = Journal::run(JournalState::default(), None, store, Blocking::default());
     assert!(journal.set_node_uid("node-1").await.is_err());
     full.store(false, Ordering::SeqCst);
     until_written(&journal).await;
@@ -131,7 +130,7 @@ async fn damaged_journal_keeps_its_name_until_it_can_be_replaced() {
 #[tokio::test(start_paused = true)]
 async fn read_only_journal_is_used() {
     let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     drop(
         reopened(dir.path(), async |journal: &Journal| {
             journal.set_node_uid("node-1").await.unwrap();
@@ -139,19 +138,13 @@ async fn read_only_journal_is_used() {
         })
         .await,
     );
-    while Database::open(dir.path().join(FILE)).is_err() {
-        tokio::task::yield_now().await;
-    }
+    drop(closed(dir.path()).await);
     let place = StateDir::lock(dir.path(), &machine("m1")).unwrap();
     // Like a read-only disk: its content can be read, and it cannot be opened.
     let (state, database) = place.start().unwrap();
     drop(database);
-    let full = Arc::new(AtomicBool::new(true));
-    let store = Broken {
-        place,
-        full: Arc::clone(&full),
-    };
-    let journal = Journal::run(state, None, Arc::new(store), Blocking::default());
+    let (store, full) = Broken::new(place, true);
+    let journal = Journal::run(state, None, store, Blocking::default());
     assert_eq!(journal.node_uid().as_deref(), Some("node-1"));
     assert!(journal.pod(&"a".into()).is_some());
     journal.record_termination(&pod("b"), now, Duration::from_secs(10), None);
@@ -197,12 +190,6 @@ async fn pause_and_node_uid_survive_a_new_journal() {
     // It is closed when it can be opened.
     drop(opened(dir.path(), &machine("m1")).await);
     let before = fs::read(dir.path().join(FILE)).unwrap();
-    let paused = Paused {
-        since: Timestamp::UNIX_EPOCH,
-        by: "root".to_owned(),
-        reason: None,
-        until: None,
-    };
     let held = WatchState {
         highest: 7,
         absence_hold_reason: Some("the list is empty".to_owned()),
@@ -210,28 +197,32 @@ async fn pause_and_node_uid_survive_a_new_journal() {
         since: Some(Timestamp::UNIX_EPOCH),
     };
     let journal = opened(dir.path(), &machine("m1")).await;
-    journal
-        .set_paused(paused.clone(), None, &BootClock::new().unwrap().now())
-        .await
-        .unwrap();
-    journal.set_watch_state(held.clone());
+    let paused = paused();
+    journal.change_node(|node| node.paused = Some(paused.clone()));
+    journal.change_node(|node| node.watch = held.clone());
     journal.durable().await.unwrap();
     drop(journal);
     drop(opened(dir.path(), &machine("m1")).await);
     fs::write(dir.path().join(FILE), before).unwrap();
     for _ in 0..2 {
         let journal = opened(dir.path(), &machine("m1")).await;
-        assert_eq!(journal.paused(), Some(paused.clone()));
+        assert_eq!(journal.node(|node| node.paused.clone()), Some(paused.clone()));
         assert_eq!(
             WatchState {
                 highest: 7,
-                ..journal.watch_state()
+                ..journal.node(|node| node.watch.clone())
             },
             held
         );
     }
     let journal = opened(dir.path(), &machine("m1")).await;
-    journal.remove_pause().await.1.unwrap();
+    journal.change_node(|node| node.paused = None);
+    journal.durable().await.unwrap();
     drop(journal);
-    assert_eq!(opened(dir.path(), &machine("m1")).await.paused(), None);
+    assert_eq!(
+        opened(dir.path(), &machine("m1"))
+            .await
+            .node(|node| node.paused.clone()),
+        None
+    );
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 async fn of_machine_1(dir: &Path) {
-    let now = BootClock::new().unwrap().now();
+    let now = now();
     let journal = Journal::open(dir, &machine("m1")).unwrap();
     journal.set_node_uid("node-1").await.unwrap();
     journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);

@@ -15,21 +15,6 @@ fn known(journal: &Journal) -> Vec<(String, bool)> {
     seen.map(|(uid, seen)| (uid.to_string(), seen.terminates)).collect()
 }
 
-/// Closes the file, so that the test may write to it.
-async fn closed(dir: &Path, journal: Journal) {
-    drop(journal);
-    while Database::open(dir.join(FILE)).is_err() {
-        tokio::task::yield_now().await;
-    }
-}
-
-fn tamper(dir: &Path, change: impl FnOnce(&redb::WriteTransaction)) {
-    let database = Database::open(dir.join(FILE)).unwrap();
-    let transaction = database.begin_write().unwrap();
-    change(&transaction);
-    transaction.commit().unwrap();
-}
-
 #[tokio::test]
 async fn seen_pods_survive_a_restart_until_they_are_removed_and_mirrors_do_not() {
     let dir = tempfile::tempdir().unwrap();
@@ -62,28 +47,9 @@ async fn unchanged_pod_is_not_written_again() {
 }
 
 #[tokio::test]
-async fn journal_without_seen_pods_opens_without_loss() {
-    let dir = tempfile::tempdir().unwrap();
-    let now = BootClock::new().unwrap().now();
-    let journal = reopened(dir.path(), async |journal: &Journal| {
-        journal.record_termination(&pod("a"), now, Duration::from_secs(10), None);
-    })
-    .await;
-    closed(dir.path(), journal).await;
-    tamper(dir.path(), |transaction| {
-        transaction.delete_table(file::SEEN).unwrap();
-    });
-    let journal = opened(dir.path(), &machine("m1")).await;
-    assert!(journal.knows(&"a".into()) && journal.quarantined().is_empty());
-    assert_eq!(known(&journal), []);
-    journal.record_seen(&view("b", false), false);
-    journal.durable().await.unwrap();
-}
-
-#[tokio::test]
 async fn approval_survives_a_restart_and_is_removed_with_its_pod() {
     let dir = tempfile::tempdir().unwrap();
-    let at = BootClock::new().unwrap().now();
+    let at = now();
     let approval = |facts: &str| MismatchApproval {
         mismatch: Mismatch::new(MismatchKind::NoCgroup, [facts.to_owned()]),
         at: at.clone(),

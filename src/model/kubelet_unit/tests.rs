@@ -142,7 +142,7 @@ fn summary_of_a_unit_that_fails_the_same_way_stays_the_same() {
         it.restarts = 8;
     });
     let runs = runs.after(Some(&waits));
-    assert!(runs.is_restarting());
+    assert_eq!(runs.state(), UnitState::Restarting);
     for other in [&again, &runs] {
         assert_eq!(waits.summary(), other.summary());
         assert_ne!(waits.details(), other.details());

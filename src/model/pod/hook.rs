@@ -2,9 +2,6 @@
 
 use k8s_openapi::{api::core::v1::LifecycleHandler, apimachinery::pkg::util::intstr::IntOrString};
 
-/// Approximate bytes of an element of a list, besides its text.
-pub(super) const ELEMENT: usize = 128;
-
 /// A preStop handler.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Hook {
@@ -16,8 +13,6 @@ pub enum Hook {
     Sleep(u64),
     /// A handler without an action: its failure is reported.
     Invalid,
-    /// One that is too large to keep. It is read when it runs.
-    Large,
 }
 
 /// The `httpGet` of a handler.
@@ -27,21 +22,21 @@ pub struct HttpGet {
     pub host: Option<String>,
     /// Whether the scheme is `HTTPS`.
     pub https: bool,
-    /// Port of the request.
-    pub port: HookPort,
+    /// Number or name of one of the container's ports.
+    pub port: IntOrString,
     /// Path with query.
     pub path: String,
     /// Extra headers, repeats kept.
     pub headers: Vec<(String, String)>,
 }
 
-/// Port of an `httpGet`.
-#[derive(Debug, Clone, PartialEq)]
-pub enum HookPort {
-    /// Port number.
-    Number(i32),
-    /// Name of one of the container's ports.
-    Name(String),
+// === impl HttpGet ===
+
+impl HttpGet {
+    /// Scheme of its URL.
+    pub fn scheme(&self) -> &'static str {
+        if self.https { "https" } else { "http" }
+    }
 }
 
 // === impl Hook ===
@@ -59,10 +54,7 @@ impl Hook {
                     .scheme
                     .as_deref()
                     .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
-                port: match &get.port {
-                    IntOrString::Int(number) => HookPort::Number(*number),
-                    IntOrString::String(name) => HookPort::Name(name.clone()),
-                },
+                port: get.port.clone(),
                 path: get.path.clone().unwrap_or_default(),
                 headers: get
                     .http_headers
@@ -85,20 +77,6 @@ impl Hook {
             Self::HttpGet(_) => "httpGet",
             Self::Sleep(_) => "sleep",
             Self::Invalid => "invalid",
-            Self::Large => "large",
-        }
-    }
-
-    /// Approximate bytes.
-    pub(super) fn weight(&self) -> usize {
-        match self {
-            Self::Exec(command) => command.iter().map(|text| ELEMENT + text.len()).sum(),
-            Self::HttpGet(get) => {
-                let headers = get.headers.iter();
-                let headers = headers.map(|(name, value)| ELEMENT + name.len() + value.len());
-                get.path.len() + headers.sum::<usize>()
-            }
-            Self::Sleep(_) | Self::Invalid | Self::Large => 0,
         }
     }
 }

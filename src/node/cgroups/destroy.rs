@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{Cgroups, PodCgroup, group::Group, kill::VictimState, slice};
+use super::{Cgroups, PodCgroup, group::Group, slice};
 use crate::node::{
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
@@ -64,10 +64,7 @@ impl Cgroups {
 
 /// One attempt to kill all processes in all hierarchies. `Done` if none is left.
 fn kill_processes(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-    let (groups, unmounted, mut faults) = unmount_own(groups.iter().collect(), effects);
-    let (outcome, failed) = kill(groups.clone(), effects);
-    faults.extend(failed);
-    let outcome = outcome.and(unmounted);
+    let (outcome, mut faults) = kill(groups.iter().collect(), effects);
     if outcome == Outcome::Done {
         faults.extend(groups.iter().filter_map(|group| group.check_no_processes().err()));
     }
@@ -90,9 +87,6 @@ fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
             Err(fault) => faults.push(fault),
         }
     }
-    let (busy, unmounted, failed) = unmount_own(busy, effects);
-    outcome = outcome.and(unmounted);
-    faults.extend(failed);
     faults.extend(kill(busy.clone(), effects).1);
     for group in busy {
         match group.remove_tree(effects) {
@@ -103,21 +97,6 @@ fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
     if faults.is_empty() { Ok(outcome) } else { Err(faults) }
 }
 
-/// Unmounts what is mounted on these cgroups. Returns those that are not hidden by another one.
-fn unmount_own<'a>(groups: Vec<&'a Group>, effects: &Effects) -> (Vec<&'a Group>, Outcome, Vec<Fault>) {
-    let (mut visible, mut outcome, mut faults) = (Vec::new(), Outcome::Nothing, Vec::new());
-    for group in groups {
-        match group.unmount_own(effects) {
-            Ok(unmounted) => {
-                outcome = outcome.and(unmounted);
-                visible.push(group);
-            }
-            Err(fault) => faults.push(fault),
-        }
-    }
-    (visible, outcome, faults)
-}
-
 /// Kills all processes, first in the hierarchy that no fork can escape. Processes found afterwards in other hierarchies
 /// are exiting, or exist only there; the next attempt starts with those.
 fn kill(mut groups: Vec<&Group>, effects: &Effects) -> (Outcome, Vec<Fault>) {
@@ -125,12 +104,7 @@ fn kill(mut groups: Vec<&Group>, effects: &Effects) -> (Outcome, Vec<Fault>) {
     let mut faults = Vec::new();
     groups.sort_by_key(|group| group.kind);
     for group in groups {
-        let state = if outcome == Outcome::Done {
-            VictimState::Killed
-        } else {
-            VictimState::MayFork
-        };
-        match group.kill(state, effects) {
+        match group.kill(effects) {
             Ok(killed) => outcome = outcome.and(killed),
             Err(fault) => faults.push(fault),
         }

@@ -1,80 +1,27 @@
-//! Freezes and thaws cgroups. A frozen process cannot fork; SIGKILL takes effect at once on v2, on v1 after the thaw.
+//! Thaws cgroups. A frozen process handles no signal; SIGKILL takes effect at once on v2, on v1 after the thaw.
 
 use std::{
-    fs::File,
-    io::{self, Seek as _},
-    os::fd::AsFd as _,
+    fs,
     path::{Path, PathBuf},
 };
 
 use cgroups_rs::{FreezerState, fs::freezer::FreezerController};
-use nix::{
-    errno::Errno,
-    poll::{PollFd, PollFlags, PollTimeout, poll},
-};
+use nix::errno::Errno;
 
 use super::{
     HierarchyKind,
     group::{Group, errno_of, is_removed, may_exist},
-    survivor::is_runnable_or_exited,
 };
 use crate::node::{
-    checkpoint,
-    effects::{Effect, Effects, Outcome},
-    fault::{Fault, errno},
+    effects::{Effects, Outcome},
+    fault::Fault,
 };
 
-const FREEZE: &str = "freeze";
 const THAW: &str = "thaw";
-/// Number of polls, with waits that double from a millisecond: eight seconds in total. A process has to be scheduled
-/// before it is frozen, which takes long with hundreds of them.
-const POLLS: u32 = 13;
-/// After this many polls, a quarter of a second, no process that does not run is inside a fork.
-const FORK_POLLS: u32 = 8;
 
 // === impl Group ===
 
 impl Group {
-    /// Freezes all processes in the cgroup and below it. Does nothing on v2 before Linux 5.2, which has no freezer.
-    pub fn freeze(&self) -> Result<(), Fault> {
-        let Some(freezer) = self.freezer(&self.path) else {
-            return Ok(());
-        };
-        checkpoint::before(FREEZE, &self.path);
-        let frozen = freezer.freeze().map_err(errno_of);
-        let frozen = frozen.and_then(|()| self.wait_until_frozen(&freezer));
-        checkpoint::after(FREEZE, &self.path);
-        ignore_removed(FREEZE, &self.path, frozen)
-    }
-
-    /// cgroups-rs does not wait, and on v2 its state is the requested one. On v2 `cgroup.events` reports frozen processes
-    /// and can be polled; on v1 the state is read again.
-    fn wait_until_frozen(&self, freezer: &FreezerController) -> Result<(), Errno> {
-        let events = (self.kind == HierarchyKind::V2).then(|| File::open(self.path.join("cgroup.events")));
-        let events = events.transpose().map_err(|error| errno(&error))?;
-        let mut wait: u16 = 1;
-        for nth in 0..POLLS {
-            let is_frozen = match &events {
-                Some(events) => reports_frozen(events).map_err(|error| errno(&error))?,
-                None => matches!(freezer.state().map_err(errno_of)?, FreezerState::Frozen),
-            };
-            if is_frozen || nth >= FORK_POLLS && !self.may_run() {
-                break;
-            }
-            let change = events.iter().map(|it| PollFd::new(it.as_fd(), PollFlags::POLLPRI));
-            // The next read decides, whatever ended the wait.
-            poll(&mut Vec::from_iter(change), PollTimeout::from(wait)).ok();
-            wait *= 2;
-        }
-        Ok(())
-    }
-
-    /// Whether any process may run. A process in uninterruptible sleep cannot be frozen, and cannot fork either.
-    fn may_run(&self) -> bool {
-        let processes = self.processes();
-        processes.is_ok_and(|pids| pids.iter().any(|pid| is_runnable_or_exited(*pid)))
-    }
-
     /// Thaws the cgroup and all cgroups below it. Parents come first, since a frozen parent freezes its children.
     pub fn thaw_all(&self) -> Result<(), Fault> {
         let mut thawed = self.thaw_one(&self.path);
@@ -95,22 +42,18 @@ impl Group {
         if self.frozen_cgroups()?.is_empty() {
             return Ok(Outcome::Nothing);
         }
-        effects
-            .allow(&Effect::new(THAW, &self.path))
-            .map_err(|held| Fault::new(THAW, &self.path, held))?;
-        let thawed = self.thaw_all();
-        checkpoint::after(THAW, &self.path);
-        thawed.map(|()| Outcome::Done)
+        effects.perform(THAW, &self.path, || self.thaw_all())??;
+        Ok(Outcome::Done)
     }
 
     /// The cgroups at or below this one that are frozen, also by a cgroup above it.
     pub fn frozen(&self) -> Result<Vec<PathBuf>, Fault> {
         let mut frozen = self.frozen_cgroups()?;
         // On v1 the state includes that of the cgroups above.
-        let events = File::open(self.path.join("cgroup.events"));
+        let events = || fs::read_to_string(self.path.join("cgroup.events")).unwrap_or_default();
         if self.kind == HierarchyKind::V2
             && !frozen.contains(&self.path)
-            && events.is_ok_and(|events| reports_frozen(&events).unwrap_or_default())
+            && events().lines().any(|line| line == "frozen 1")
         {
             frozen.insert(0, self.path.clone());
         }
@@ -144,12 +87,6 @@ impl Group {
         let is_v2 = self.kind == HierarchyKind::V2;
         may_exist(&dir.join(file)).then(|| FreezerController::new(dir.to_owned(), PathBuf::new(), is_v2))
     }
-}
-
-/// Whether `cgroup.events` reports all processes as frozen.
-fn reports_frozen(mut events: &File) -> io::Result<bool> {
-    events.rewind()?;
-    Ok(io::read_to_string(events)?.lines().any(|line| line == "frozen 1"))
 }
 
 /// Ignores errors about a cgroup that has been removed meanwhile.

@@ -16,7 +16,7 @@ pub struct Hierarchy {
 /// What a hierarchy offers against processes that fork while they are killed. The strongest comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum HierarchyKind {
-    /// The unified hierarchy, alone or beside v1. Kills all processes at once, or freezes them.
+    /// The unified hierarchy, alone or beside v1. It kills all processes at once.
     V2,
     /// The v1 hierarchy with the freezer.
     Freezer,

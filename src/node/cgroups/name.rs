@@ -33,16 +33,6 @@ const KUBEPODS: &str = "kubepods";
 // === impl Qos ===
 
 impl Qos {
-    /// From a pod's `status.qosClass`.
-    pub fn from_class(class: &str) -> Option<Self> {
-        match class {
-            "Guaranteed" => Some(Self::Guaranteed),
-            "Burstable" => Some(Self::Burstable),
-            "BestEffort" => Some(Self::BestEffort),
-            _ => None,
-        }
-    }
-
     fn parent(self) -> Option<&'static str> {
         match self {
             Self::Guaranteed => None,
@@ -200,11 +190,5 @@ mod tests {
         ] {
             assert_eq!(uid_in(name), None, "{name:?}");
         }
-    }
-
-    #[test]
-    fn qos_classes_are_parsed_from_the_api() {
-        assert_eq!(Qos::from_class("BestEffort"), Some(Qos::BestEffort));
-        assert_eq!(Qos::from_class("besteffort"), None);
     }
 }

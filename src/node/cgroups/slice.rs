@@ -7,9 +7,9 @@ use tokio::time::timeout;
 use super::PodCgroup;
 use crate::node::{
     checkpoint,
-    effects::{Effect, Effects, Outcome},
+    effects::{Effects, Outcome},
     fault::{Cause, Fault},
-    systemd::{QueuedJob, Systemd},
+    systemd::Systemd,
 };
 
 const VERB: &str = "stop slice";
@@ -21,15 +21,14 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
     let (path, unit) = (pod.path(), pod.unit());
     effects
-        .allow(&Effect::new(VERB, &path))
+        .allow(VERB, &path)
         .map_err(|blocked| Fault::new(VERB, path, blocked))?;
-    let stopped = timeout(LIMIT, effects.run_checked(systemd.stop_unit(unit, QueuedJob::Replace))).await;
+    let stopped = timeout(LIMIT, effects.run_checked(systemd.stop_unit(unit, "replace"))).await;
     checkpoint::after(VERB, &path);
     let cause = match stopped {
         Ok(Ok(Ok(outcome))) => return Ok(outcome),
         Ok(Ok(Err(error))) => Cause::Systemd(format!(
-            "cannot call systemd over D-Bus: {error}; check `systemctl status dbus`, and that --cgroup-driver is \
-             the kubelet's"
+            "cannot call systemd over D-Bus: {error}; check `systemctl status dbus`"
         )),
         Ok(Err(blocked)) => blocked.into(),
         Err(_) => {

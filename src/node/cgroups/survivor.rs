@@ -1,9 +1,10 @@
 //! Processes that survive SIGKILL, and the kernel functions that block them.
 
-use std::{
-    fmt, fs,
-    path::{Path, PathBuf},
-};
+use std::{fmt, path::Path};
+
+use crate::node::procfs;
+
+const PROC: &str = "/proc";
 
 /// Number of processes named in messages.
 const MAX_NAMED: usize = 8;
@@ -60,23 +61,21 @@ impl fmt::Display for Survivors {
 impl Survivor {
     /// Reads the name and state of a process, which may exit meanwhile.
     pub fn read(pid: i32) -> Self {
-        Self::read_in(Path::new("/proc"), pid)
+        Self::read_in(Path::new(PROC), pid)
     }
 
     /// As [`Self::read`], from this procfs.
     pub fn read_in(proc: &Path, pid: i32) -> Self {
-        let process = proc.join(pid.to_string());
-        let name = read_text(&process.join("comm"));
-        let waits_in = threads(&process).find_map(|thread| {
-            let read = |file| read_text(&thread.join(file));
-            is_in_state('D', &read("stat")).then(|| kernel_function(&read("wchan"), &read("stack")))
+        let process = procfs::dir(proc, pid);
+        let waits_in = procfs::threads(&process).find_map(|thread| {
+            let read = |file| procfs::text(&thread.join(file));
+            (procfs::state(&read("stat")) == Some('D')).then(|| kernel_function(&read("wchan"), &read("stack")))
         });
-        let stat = read_text(&process.join("stat"));
         Self {
             pid,
-            name: name.trim_end().to_owned(),
+            name: procfs::command(&process),
             waits_in,
-            is_stopped: is_in_state('T', &stat),
+            is_stopped: procfs::state(&procfs::text(&process.join("stat"))) == Some('T'),
         }
     }
 }
@@ -94,31 +93,6 @@ impl fmt::Display for Survivor {
     }
 }
 
-/// Whether a process is running or runnable, or has exited.
-pub(super) fn is_runnable_or_exited(pid: i32) -> bool {
-    let process = PathBuf::from(format!("/proc/{pid}"));
-    let mut threads = threads(&process).peekable();
-    let has_ended = threads.peek().is_none();
-    has_ended || threads.any(|thread| is_in_state('R', &read_text(&thread.join("stat"))))
-}
-
-/// The text of a file; empty if it cannot be read. A process chooses its name, which may be no UTF-8.
-fn read_text(path: &Path) -> String {
-    String::from_utf8_lossy(&fs::read(path).unwrap_or_default()).into_owned()
-}
-
-/// All threads: the first may have exited while another hangs.
-fn threads(process: &Path) -> impl Iterator<Item = PathBuf> {
-    let threads = fs::read_dir(process.join("task")).into_iter().flatten();
-    threads.flatten().map(|thread| thread.path())
-}
-
-/// Parses `/proc/PID/stat`: the state follows the name, which may contain any character.
-fn is_in_state(state: char, stat: &str) -> bool {
-    stat.rsplit_once(") ")
-        .is_some_and(|(_, found)| found.starts_with(state))
-}
-
 /// `wchan` is `0` if the kernel hides it. `stack` is readable by root only, and not on every kernel.
 fn kernel_function(wchan: &str, stack: &str) -> String {
     let innermost = || {
@@ -133,10 +107,6 @@ fn kernel_function(wchan: &str, stack: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use tokio::time::Instant;
-
     use super::*;
 
     fn survivor(pid: i32, name: &str, waits_in: Option<&str>) -> Survivor {
@@ -175,25 +145,9 @@ mod tests {
 
     #[test]
     fn state_is_found_after_any_name() {
-        assert!(is_in_state('D', "7 (a) S (b) D 1 7"));
-        assert!(!is_in_state('D', "7 (a) D (b) S 1 7"));
-        assert!(!is_in_state('D', ""));
-    }
-
-    #[test]
-    fn running_and_exited_processes_do_not_count_as_waiting() {
-        assert!(is_runnable_or_exited(1_000_000_001));
-        assert!(is_runnable_or_exited(i32::try_from(std::process::id()).unwrap()));
-        let mut sleeps = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
-        let pid = i32::try_from(sleeps.id()).unwrap();
-        // It runs until it sleeps.
-        let deadline = Instant::now() + Duration::from_secs(60);
-        while is_runnable_or_exited(pid) {
-            assert!(Instant::now() < deadline, "it does not sleep");
-            std::thread::yield_now();
-        }
-        sleeps.kill().unwrap();
-        sleeps.wait().unwrap();
+        assert_eq!(procfs::state("7 (a) S (b) D 1 7"), Some('D'));
+        assert_eq!(procfs::state("7 (a) D (b) S 1 7"), Some('S'));
+        assert_eq!(procfs::state(""), None);
     }
 
     #[test]

@@ -1,14 +1,12 @@
 //! The CRI client: one connection that reconnects by itself, and the read-only calls.
 
-use std::collections::HashMap;
 use std::future::Future;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures::future::{FutureExt as _, try_join, try_join_all};
-use futures::stream::{self, BoxStream, StreamExt as _, TryStreamExt as _};
 use k8s_cri::v1;
 use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
 use tokio::time::{Instant, timeout};
@@ -21,8 +19,7 @@ use super::convert;
 use super::durations::CallDurations;
 use super::endpoint::CriEndpoint;
 use super::greeting;
-use super::info;
-use super::types::{CgroupDriver, Container, RuntimeCondition, RuntimePod, RuntimeVersion, keys};
+use super::types::{Container, RuntimeCondition, RuntimePod, RuntimeVersion};
 use crate::{
     node::{
         effects::Effects,
@@ -36,14 +33,14 @@ use crate::{
 pub(super) const REQUEST_DEADLINE: Duration = Duration::from_secs(120);
 
 /// Limit of an answer's size, same as the kubelet's. Lists of a full node with long annotations exceed tonic's 4 MiB.
-pub(super) const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
-
-/// One item per change of any container, without details.
-pub type ContainerEvents = BoxStream<'static, Result<(), GrpcError>>;
+const LARGEST_MESSAGE: usize = 16 * 1024 * 1024;
 
 /// The service that sends calls to a container runtime.
 pub type CriService =
     BoxCloneSyncService<http::Request<tonic::body::Body>, http::Response<tonic::body::Body>, CriServiceError>;
+
+/// The generated client, which a call takes by value.
+pub(super) type Client = RuntimeServiceClient<CriService>;
 
 /// The call did not reach the runtime, or its answer was lost.
 #[derive(Debug, thiserror::Error)]
@@ -53,12 +50,10 @@ pub struct CriServiceError(#[from] BoxError);
 /// Client of one container runtime. Clones share the connection.
 #[derive(Debug, Clone)]
 pub struct Cri {
-    client: RuntimeServiceClient<CriService>,
-    /// Used for calls that the generated client lacks.
-    pub(super) service: CriService,
+    client: Client,
     pub(super) effects: Effects,
-    pub(super) durations: Arc<CallDurations>,
-    /// `None` if the service has none.
+    pub(super) durations: CallDurations,
+    /// `None` for a service without one.
     socket: Option<Arc<Path>>,
 }
 
@@ -89,24 +84,18 @@ impl Cri {
     /// A client that sends its calls to `service`.
     pub fn with_service(service: CriService, effects: Effects) -> Self {
         let service = BoxCloneSyncService::new(service.map_request(add_trace_context));
-        let client = RuntimeServiceClient::new(service.clone()).max_decoding_message_size(LARGEST_MESSAGE);
+        let client = RuntimeServiceClient::new(service).max_decoding_message_size(LARGEST_MESSAGE);
         Self {
             client,
-            service,
             effects,
-            durations: Arc::default(),
+            durations: CallDurations::default(),
             socket: None,
         }
     }
 
-    /// The runtime's socket, which a runtime that starts creates again.
-    pub fn socket(&self) -> Option<&Path> {
-        self.socket.as_deref()
-    }
-
     /// Counts its calls in `durations`.
     #[must_use]
-    pub fn with_durations(self, durations: Arc<CallDurations>) -> Self {
+    pub fn with_durations(self, durations: CallDurations) -> Self {
         Self { durations, ..self }
     }
 
@@ -122,51 +111,19 @@ impl Cri {
     /// Name and versions of the runtime.
     ///
     /// # Errors
-    /// When the call fails.
-    pub async fn version(&self) -> Result<RuntimeVersion, GrpcError> {
-        let request = v1::VersionRequest {
-            version: "v1".to_owned(),
-        };
-        let answer = self
-            .call("Version", "", REQUEST_DEADLINE, self.client().version(request))
-            .await?;
-        Ok(convert::version(answer))
-    }
-
-    /// Name and versions of the runtime, after checking that a container runtime listens there.
-    ///
-    /// # Errors
     /// When the call fails. [`GrpcError::Foreign`] also if the connection broke because of another protocol.
-    pub async fn identify(&self, endpoint: &CriEndpoint) -> Result<RuntimeVersion, GrpcError> {
-        match self.version().await {
-            Err(error) if error.is_unreachable() && greeting::is_foreign(endpoint.path()).await => {
+    pub async fn version(&self) -> Result<RuntimeVersion, GrpcError> {
+        let version = "v1".to_owned();
+        let send = async |mut client: Client| client.version(v1::VersionRequest { version }).await;
+        match (self.call("Version", "", REQUEST_DEADLINE, send).await, &self.socket) {
+            (Ok(answer), _) => Ok(convert::version(answer)),
+            (Err(error), Some(socket)) if error.is_unreachable() && greeting::is_foreign(socket).await => {
                 Err(GrpcError::Foreign {
                     call: error.call().clone(),
                     cause: "the server speaks another protocol".to_owned(),
                 })
             }
-            answer => answer,
-        }
-    }
-
-    /// The cgroup driver that the runtime is configured with; `None` from older runtimes that do not report it.
-    ///
-    /// # Errors
-    /// When the call fails, unless the runtime does not implement it.
-    pub async fn cgroup_driver(&self) -> Result<Option<CgroupDriver>, GrpcError> {
-        let request = v1::RuntimeConfigRequest {};
-        match self
-            .call(
-                "RuntimeConfig",
-                "",
-                REQUEST_DEADLINE,
-                self.client().runtime_config(request),
-            )
-            .await
-        {
-            Ok(answer) => Ok(convert::cgroup_driver(&answer)),
-            Err(error) if error.is_unknown_call() => Ok(None),
-            Err(error) => Err(error),
+            (Err(error), _) => Err(error),
         }
     }
 
@@ -176,18 +133,9 @@ impl Cri {
     /// When the call fails.
     pub async fn conditions(&self) -> Result<Vec<RuntimeCondition>, GrpcError> {
         let request = v1::StatusRequest { verbose: false };
-        let answer = self
-            .call("Status", "", REQUEST_DEADLINE, self.client().status(request))
-            .await?;
+        let send = async |mut client: Client| client.status(request).await;
+        let answer = self.call("Status", "", REQUEST_DEADLINE, send).await?;
         Ok(convert::conditions(answer))
-    }
-
-    /// Directories of the network plugins and their configuration; `None` if the runtime does not report them.
-    pub async fn network_directories(&self) -> Option<Vec<PathBuf>> {
-        let request = v1::StatusRequest { verbose: true };
-        let mut client = self.client();
-        let answer = self.call("Status", "", REQUEST_DEADLINE, client.status(request));
-        info::network_directories(&answer.await.ok()?)
     }
 
     /// Sandboxes and containers of a pod. A container removed after the list is left out. One whose status fails, or
@@ -238,7 +186,7 @@ impl Cri {
     /// When the call fails.
     pub async fn container_pid(&self, id: &str, status_timeout: Duration) -> Result<Option<i32>, GrpcError> {
         let answer = self.container_status(id, true, status_timeout).await?;
-        Ok(answer.and_then(|answer| info::process(&answer.info)))
+        Ok(answer.and_then(|answer| convert::pid(&answer.info)))
     }
 
     /// PID of a sandbox's process, if the runtime knows the sandbox and it has one.
@@ -247,7 +195,7 @@ impl Cri {
     /// When the call fails. containerd asks the shim: while that hangs, there is no answer.
     pub async fn sandbox_pid(&self, id: &str, status_timeout: Duration) -> Result<Option<i32>, GrpcError> {
         let answer = self.sandbox_status(id, true, status_timeout).await?;
-        Ok(answer.and_then(|answer| info::process(&answer.info)))
+        Ok(answer.and_then(|answer| convert::pid(&answer.info)))
     }
 
     /// IPs of a sandbox, the primary first. Empty if the sandbox does not exist or uses the host network.
@@ -259,48 +207,20 @@ impl Cri {
         Ok(answer.map(convert::pod_ips).unwrap_or_default())
     }
 
-    /// The parent cgroup of a sandbox, if the sandbox exists and the runtime reports it.
-    ///
-    /// # Errors
-    /// When the call fails.
-    pub async fn cgroup_parent(&self, sandbox_id: &str) -> Result<Option<String>, GrpcError> {
-        let answer = self.sandbox_status(sandbox_id, true, REQUEST_DEADLINE).await?;
-        Ok(answer.and_then(|answer| info::cgroup_parent(&answer)))
-    }
-
-    /// A stream with one item per container event, without details. The first item is an error if the runtime does not
-    /// send events.
-    pub fn container_events(&self) -> ContainerEvents {
-        let mut client = self.client();
-        // A runtime may answer only with its first event, so the response is part of the stream.
-        let opened = async move { client.get_container_events(v1::GetEventsRequest {}).await };
-        let events = stream::once(opened).map_ok(Response::into_inner).try_flatten();
-        events
-            .map(|event| {
-                let failed = |status| GrpcError::from_status(Call::to_runtime("GetContainerEvents", ""), &status);
-                event.map(drop).map_err(failed)
-            })
-            .boxed()
-    }
-
     async fn lists(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), GrpcError> {
         try_join(self.sandboxes(uid), self.containers(uid)).await
     }
 
     /// A container that may run counts as the list shows it if its status cannot be read.
     async fn container(&self, listed: v1::Container, status_timeout: Duration) -> Result<Option<Container>, GrpcError> {
-        match self.container_status(&listed.id, false, status_timeout).await {
-            Ok(Some(v1::ContainerStatusResponse {
-                status: Some(status), ..
-            })) => Ok(Some(convert::container(status, listed.pod_sandbox_id))),
-            Ok(Some(_)) => {
-                tracing::warn!(container = listed.id, "ContainerStatus has no status");
-                Ok(Some(convert::listed_container(listed)))
-            }
+        let answer = self.container_status(&listed.id, false, status_timeout).await;
+        match answer.map(|answer| answer.map(|answer| answer.status)) {
+            Ok(Some(Some(status))) => Ok(Some(convert::container(status, listed.pod_sandbox_id))),
             Ok(None) => Ok(None),
             Err(error) if error.is_unreachable() => Err(error),
-            Err(error) => {
-                tracing::warn!(%error, "Container status cannot be read");
+            unread => {
+                let error = unread.err().map(tracing::field::display);
+                tracing::warn!(container = listed.id, error, "Container status cannot be read");
                 Ok(Some(convert::listed_container(listed)))
             }
         }
@@ -312,19 +232,10 @@ impl Cri {
         verbose: bool,
         status_timeout: Duration,
     ) -> Result<Option<v1::ContainerStatusResponse>, GrpcError> {
-        let request = v1::ContainerStatusRequest {
-            container_id: id.to_owned(),
-            verbose,
-        };
-        let mut client = self.client();
-        match self
-            .call("ContainerStatus", id, status_timeout, client.container_status(request))
-            .await
-        {
-            Ok(answer) => Ok(Some(answer)),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
+        let container_id = id.to_owned();
+        let request = v1::ContainerStatusRequest { container_id, verbose };
+        let send = async |mut client: Client| client.container_status(request).await;
+        if_found(self.call("ContainerStatus", id, status_timeout, send).await)
     }
 
     async fn sandbox_status(
@@ -333,39 +244,32 @@ impl Cri {
         verbose: bool,
         status_timeout: Duration,
     ) -> Result<Option<v1::PodSandboxStatusResponse>, GrpcError> {
+        let pod_sandbox_id = id.to_owned();
         let request = v1::PodSandboxStatusRequest {
-            pod_sandbox_id: id.to_owned(),
+            pod_sandbox_id,
             verbose,
         };
-        let mut client = self.client();
-        match self
-            .call(
-                "PodSandboxStatus",
-                id,
-                status_timeout,
-                client.pod_sandbox_status(request),
-            )
-            .await
-        {
-            Ok(answer) => Ok(Some(answer)),
-            Err(error) if error.is_not_found() => Ok(None),
-            Err(error) => Err(error),
-        }
+        let send = async |mut client: Client| client.pod_sandbox_status(request).await;
+        if_found(self.call("PodSandboxStatus", id, status_timeout, send).await)
     }
 
     /// Runs one call with a timeout. The timeout is not sent to the runtime: on expiry the stream is reset, which cancels the
     /// call.
     ///
     /// The future is boxed: it takes kilobytes, which every caller would otherwise reserve all the time.
-    pub(super) fn call<T>(
+    pub(super) fn call<T, F>(
         &self,
         name: &'static str,
         id: &str,
         deadline: Duration,
-        rpc: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> Pin<Box<impl Future<Output = Result<T, GrpcError>>>> {
+        send: impl FnOnce(Client) -> F,
+    ) -> Pin<Box<impl Future<Output = Result<T, GrpcError>>>>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
         let started = Instant::now();
-        let whole = timeout(deadline, rpc).map(move |answer| {
+        // tonic needs a separate client for each call in flight. Cloning one only increments reference counts.
+        let whole = timeout(deadline, send(self.client.clone())).map(move |answer| {
             let result = match answer {
                 Ok(Ok(response)) => Ok(response.into_inner()),
                 Ok(Err(status)) => Err(GrpcError::from_status(Call::to_runtime(name, id), &status)),
@@ -379,10 +283,13 @@ impl Cri {
         });
         Box::pin(whole)
     }
+}
 
-    /// tonic needs a separate client for each call in flight. Cloning one only increments reference counts.
-    pub(super) fn client(&self) -> RuntimeServiceClient<CriService> {
-        self.client.clone()
+/// `None` if the runtime does not know what the call is about.
+pub(super) fn if_found<T>(result: Result<T, GrpcError>) -> Result<Option<T>, GrpcError> {
+    match result {
+        Err(error) if error.is_not_found() => Ok(None),
+        result => result.map(Some),
     }
 }
 
@@ -392,12 +299,4 @@ fn add_trace_context(mut request: http::Request<tonic::body::Body>) -> http::Req
         request.headers_mut().insert(trace_context::HEADER, traceparent);
     }
     request
-}
-
-pub(super) fn uid_label(uid: &str) -> HashMap<String, String> {
-    if uid.is_empty() {
-        HashMap::new()
-    } else {
-        HashMap::from([(keys::POD_UID.to_owned(), uid.to_owned())])
-    }
 }

@@ -1,14 +1,14 @@
 //! Converts CRI protobuf to the agent's own types. Every message is accepted; no conversion fails.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::{cmp::Reverse, collections::HashMap};
 
 use jiff::Timestamp;
 use k8s_cri::v1;
+use serde::Deserialize;
 
 use super::types::{
-    CgroupDriver, Container, ContainerState, ExecOutcome, PodSandbox, RuntimeCondition, RuntimePod, RuntimeVersion,
-    Sandbox, SandboxState, keys,
+    Container, ContainerState, ExecOutcome, PodSandbox, RuntimeCondition, RuntimePod, RuntimeVersion, Sandbox,
+    SandboxState, keys,
 };
 use crate::model::pod::UNKNOWN_EXIT_CODE;
 
@@ -22,16 +22,10 @@ const NO_EXIT_CODE: i32 = -1;
 const FALL_BACK_TO_LOGS: &str = "FallbackToLogsOnError";
 
 pub(super) fn version(answer: v1::VersionResponse) -> RuntimeVersion {
-    let v1::VersionResponse {
-        runtime_name,
-        runtime_version,
-        runtime_api_version,
-        ..
-    } = answer;
     RuntimeVersion {
-        name: runtime_name,
-        version: runtime_version,
-        api_version: runtime_api_version,
+        name: answer.runtime_name,
+        version: answer.runtime_version,
+        api_version: answer.runtime_api_version,
     }
 }
 
@@ -44,14 +38,6 @@ pub(super) fn conditions(answer: v1::StatusResponse) -> Vec<RuntimeCondition> {
         message: it.message,
     };
     all.into_iter().map(condition).collect()
-}
-
-pub(super) fn cgroup_driver(answer: &v1::RuntimeConfigResponse) -> Option<CgroupDriver> {
-    let driver = answer.linux.as_ref()?.cgroup_driver;
-    match v1::CgroupDriver::try_from(driver).ok()? {
-        v1::CgroupDriver::Systemd => Some(CgroupDriver::Systemd),
-        v1::CgroupDriver::Cgroupfs => Some(CgroupDriver::Cgroupfs),
-    }
 }
 
 pub(super) fn pod(sandboxes: Vec<v1::PodSandbox>, containers: impl Iterator<Item = Container>) -> RuntimePod {
@@ -83,30 +69,23 @@ fn newer(sandbox: &Sandbox) -> (Reverse<u32>, Reverse<Timestamp>, &str) {
 }
 
 fn pod_sandbox(listed: v1::PodSandbox) -> PodSandbox {
-    let v1::PodSandbox {
-        id,
-        metadata,
-        state,
-        created_at,
-        mut labels,
-        annotations,
-        ..
-    } = listed;
-    let metadata = metadata.unwrap_or_default();
-    let state = match v1::PodSandboxState::try_from(state) {
-        Ok(v1::PodSandboxState::SandboxReady) => SandboxState::Ready,
-        Ok(v1::PodSandboxState::SandboxNotready) | Err(_) => SandboxState::NotReady,
-    };
+    let metadata = listed.metadata.unwrap_or_default();
+    let (mut labels, mut annotations) = (listed.labels, listed.annotations);
+    let is_ready = listed.state == i32::from(v1::PodSandboxState::SandboxReady);
     PodSandbox {
         pod_uid: labels.remove(keys::POD_UID).unwrap_or(metadata.uid),
         namespace: labels.remove(keys::POD_NAMESPACE).unwrap_or(metadata.namespace),
         name: labels.remove(keys::POD_NAME).unwrap_or(metadata.name),
         sandbox: Sandbox {
-            id,
+            id: listed.id,
             attempt: metadata.attempt,
-            state,
-            created_at: timestamp(created_at).unwrap_or_default(),
-            annotations: annotations.into_iter().collect::<BTreeMap<_, _>>(),
+            state: if is_ready {
+                SandboxState::Ready
+            } else {
+                SandboxState::NotReady
+            },
+            created_at: timestamp(listed.created_at).unwrap_or_default(),
+            config_source: annotations.remove(keys::CONFIG_SOURCE),
             ips: Vec::new(),
         },
     }
@@ -114,91 +93,58 @@ fn pod_sandbox(listed: v1::PodSandbox) -> PodSandbox {
 
 /// A container as the list shows it.
 pub(super) fn listed_container(listed: v1::Container) -> Container {
-    let v1::Container {
-        id,
-        pod_sandbox_id,
-        metadata,
-        image,
-        image_ref,
-        state,
-        created_at,
-        mut labels,
-        annotations,
-        ..
-    } = listed;
-    let metadata = metadata.unwrap_or_default();
-    let state = container_state(state);
+    let is_running = container_state(listed.state) == ContainerState::Running;
+    let status = v1::ContainerStatus {
+        id: listed.id,
+        metadata: listed.metadata,
+        state: listed.state,
+        created_at: listed.created_at,
+        exit_code: if is_running { 0 } else { UNKNOWN_EXIT_CODE },
+        image: listed.image,
+        image_ref: listed.image_ref,
+        labels: listed.labels,
+        annotations: listed.annotations,
+        ..Default::default()
+    };
     Container {
-        id,
-        name: labels.remove(keys::CONTAINER_NAME).unwrap_or(metadata.name),
-        attempt: metadata.attempt,
-        sandbox_id: pod_sandbox_id,
-        state,
-        created_at: timestamp(created_at).unwrap_or_default(),
-        started_at: None,
-        finished_at: None,
-        exit_code: if state == ContainerState::Running {
-            0
-        } else {
-            UNKNOWN_EXIT_CODE
-        },
-        reason: String::new(),
-        message: String::new(),
-        image: image.unwrap_or_default().image,
-        image_ref,
-        restart_count: restart_count(&annotations),
-        termination_message_file: None,
-        message_falls_back_to_log: falls_back_to_log(&annotations),
-        log_path: String::new(),
         is_unread: true,
+        ..container(status, listed.pod_sandbox_id)
     }
 }
 
 /// A container as its status shows it. Only the list names its sandbox.
 pub(super) fn container(status: v1::ContainerStatus, sandbox_id: String) -> Container {
-    let v1::ContainerStatus {
-        id,
-        metadata,
-        state,
-        created_at,
-        started_at,
-        finished_at,
-        exit_code,
-        image,
-        image_ref,
-        reason,
-        message,
-        mut labels,
-        annotations,
-        mounts,
-        log_path,
-        ..
-    } = status;
-    let metadata = metadata.unwrap_or_default();
-    let message_path = annotations
-        .get(keys::TERMINATION_MESSAGE_PATH)
-        .filter(|path| !path.is_empty());
-    let state = container_state(state);
-    let message_mount = message_path.and_then(|path| mounts.into_iter().find(|mount| mount.container_path == *path));
+    let metadata = status.metadata.unwrap_or_default();
+    let (mut labels, annotations) = (status.labels, status.annotations);
+    let message_path = annotations.get(keys::TERMINATION_MESSAGE_PATH);
+    let message_path = message_path.filter(|path| !path.is_empty());
+    let mut mounts = status.mounts.into_iter();
+    let message_mount = message_path.and_then(|path| mounts.find(|mount| mount.container_path == *path));
+    let state = container_state(status.state);
     Container {
-        id,
+        id: status.id,
         name: labels.remove(keys::CONTAINER_NAME).unwrap_or(metadata.name),
         attempt: metadata.attempt,
         sandbox_id,
         state,
-        created_at: timestamp(created_at).unwrap_or_default(),
-        started_at: timestamp(started_at),
-        finished_at: timestamp(finished_at),
-        exit_code,
-        reason,
-        message,
-        image: image.unwrap_or_default().image,
-        image_ref,
-        restart_count: restart_count(&annotations),
+        created_at: timestamp(status.created_at).unwrap_or_default(),
+        started_at: timestamp(status.started_at),
+        finished_at: timestamp(status.finished_at),
+        exit_code: status.exit_code,
+        reason: status.reason,
+        message: status.message,
+        image: status.image.unwrap_or_default().image,
+        image_ref: status.image_ref,
+        restart_count: annotations
+            .get(keys::RESTART_COUNT)
+            .and_then(|count| count.parse().ok())
+            .unwrap_or(0),
         termination_message_file: message_mount.map(|mount| mount.host_path),
-        message_falls_back_to_log: falls_back_to_log(&annotations),
-        log_path,
-        is_unread: state == ContainerState::Exited && exit_code == NO_EXIT_CODE,
+        message_falls_back_to_log: annotations
+            .get(keys::TERMINATION_MESSAGE_POLICY)
+            .is_some_and(|policy| policy == FALL_BACK_TO_LOGS),
+        log_path: status.log_path,
+        is_unread: state == ContainerState::Exited && status.exit_code == NO_EXIT_CODE,
     }
 }
 
@@ -227,6 +173,17 @@ pub(super) fn exec_outcome(answer: &v1::ExecSyncResponse) -> ExecOutcome {
     }
 }
 
+/// PID of the first process of a container or sandbox, if the JSON in a verbose answer of containerd or CRI-O has it.
+pub(super) fn pid(info: &HashMap<String, String>) -> Option<i32> {
+    #[derive(Deserialize)]
+    struct Info {
+        pid: i32,
+    }
+    let info: Info = serde_json::from_str(info.get("info")?).ok()?;
+    // No container is PID 1 of the node.
+    Some(info.pid).filter(|pid| *pid > 1)
+}
+
 fn tail(output: &[u8]) -> String {
     String::from_utf8_lossy(&output[output.len().saturating_sub(MAX_OUTPUT)..]).into_owned()
 }
@@ -238,19 +195,6 @@ fn container_state(state: i32) -> ContainerState {
         Ok(v1::ContainerState::ContainerExited) => ContainerState::Exited,
         Ok(v1::ContainerState::ContainerUnknown) | Err(_) => ContainerState::Unknown,
     }
-}
-
-fn restart_count(annotations: &HashMap<String, String>) -> i32 {
-    annotations
-        .get(keys::RESTART_COUNT)
-        .and_then(|count| count.parse().ok())
-        .unwrap_or(0)
-}
-
-fn falls_back_to_log(annotations: &HashMap<String, String>) -> bool {
-    annotations
-        .get(keys::TERMINATION_MESSAGE_POLICY)
-        .is_some_and(|policy| policy == FALL_BACK_TO_LOGS)
 }
 
 /// Zero means "not yet", and so do the negative values that runtimes derive from Go's zero time.
@@ -265,6 +209,22 @@ fn timestamp(nanoseconds: i64) -> Option<Timestamp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pid_is_read_if_present() {
+        for (info, expected) in [
+            (r#"{"sandboxID":"s","pid":4242,"removing":false}"#, Some(4242)),
+            (r#"{"pid":0}"#, None),
+            (r#"{"pid":1}"#, None),
+            (r#"{"pid":-7}"#, None),
+            (r#"{"pid":99999999999}"#, None),
+            (r#"{"sandboxID":"s"}"#, None),
+            ("[]", None),
+            ("", None),
+        ] {
+            assert_eq!(pid(&[("info".to_owned(), info.to_owned())].into()), expected);
+        }
+    }
 
     #[test]
     fn container_is_built_from_an_empty_message() {

@@ -1,71 +1,45 @@
 //! Durations of CRI calls by method and gRPC status code.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use tonic::Code;
 
 use crate::{
-    histogram::{Histogram, REQUEST_BOUNDS, Snapshot},
+    histogram::{self, Histograms},
     node::grpc::GrpcError,
 };
 
-/// Method and status code of a call.
-pub type CallLabels = (&'static str, &'static str);
-
-/// Durations of the calls to the container runtime. A canceled call is not counted.
-#[derive(Debug)]
-pub struct CallDurations(Histogram<CallLabels>);
+/// Durations of the calls to the container runtime. A canceled call is not counted. Clones share it.
+#[derive(Debug, Clone)]
+pub struct CallDurations(pub Histograms<2>);
 
 // === impl CallDurations ===
 
 impl CallDurations {
-    /// A copy of all series.
-    pub fn snapshot(&self) -> Snapshot<CallLabels> {
-        self.0.snapshot()
-    }
-
     pub(super) fn observe<T>(&self, method: &'static str, result: &Result<T, GrpcError>, duration: Duration) {
         let code = match result {
             Ok(_) => Code::Ok,
             Err(GrpcError::Failed { code, .. }) => *code,
             Err(GrpcError::Timeout { .. }) => Code::DeadlineExceeded,
             Err(GrpcError::Unreachable { .. }) => Code::Unavailable,
-            Err(
-                GrpcError::Foreign { .. }
-                | GrpcError::Incomplete { .. }
-                | GrpcError::PathNotUtf8 { .. }
-                | GrpcError::Blocked { .. },
-            ) => Code::Unknown,
+            Err(GrpcError::Foreign { .. } | GrpcError::PathNotUtf8 { .. } | GrpcError::Blocked { .. }) => Code::Unknown,
         };
-        self.0.observe((method, name(code)), duration);
+        let labels = [("method", method.into()), ("code", name(code))];
+        self.0.get_or_create(&labels).observe(duration.as_secs_f64());
     }
 }
 
 impl Default for CallDurations {
     fn default() -> Self {
-        Self(Histogram::new(REQUEST_BOUNDS))
+        Self(Histograms::new_with_constructor(histogram::of_requests))
     }
 }
 
 /// Names as in gRPC's own metrics.
-fn name(code: Code) -> &'static str {
+fn name(code: Code) -> Cow<'static, str> {
     match code {
-        Code::Ok => "OK",
-        Code::Cancelled => "Canceled",
-        Code::Unknown => "Unknown",
-        Code::InvalidArgument => "InvalidArgument",
-        Code::DeadlineExceeded => "DeadlineExceeded",
-        Code::NotFound => "NotFound",
-        Code::AlreadyExists => "AlreadyExists",
-        Code::PermissionDenied => "PermissionDenied",
-        Code::ResourceExhausted => "ResourceExhausted",
-        Code::FailedPrecondition => "FailedPrecondition",
-        Code::Aborted => "Aborted",
-        Code::OutOfRange => "OutOfRange",
-        Code::Unimplemented => "Unimplemented",
-        Code::Internal => "Internal",
-        Code::Unavailable => "Unavailable",
-        Code::DataLoss => "DataLoss",
-        Code::Unauthenticated => "Unauthenticated",
+        Code::Ok => "OK".into(),
+        Code::Cancelled => "Canceled".into(),
+        other => format!("{other:?}").into(),
     }
 }

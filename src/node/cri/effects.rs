@@ -7,13 +7,15 @@ use k8s_cri::v1;
 use tonic::{Code, Response, Status};
 
 use super::cancel::cancel_after_start;
-use super::client::{Cri, REQUEST_DEADLINE};
+use super::client::{Client, Cri, REQUEST_DEADLINE, if_found};
 use super::convert;
 use super::types::ExecOutcome;
-use crate::node::{
-    checkpoint,
-    effects::{Effect, EffectsBlocked},
-    grpc::{Call, GrpcError},
+use crate::{
+    model::blocked::Blocked,
+    node::{
+        checkpoint,
+        grpc::{Call, GrpcError},
+    },
 };
 
 /// Additional time for a stop or a command before the runtime counts as unresponsive. After the stop or command itself,
@@ -44,8 +46,11 @@ impl Cri {
             timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         let deadline = Duration::from_secs(seconds).saturating_add(EXTRA_TIME);
-        let (cri, mut client, id) = (self.clone(), self.client(), container_id.to_owned());
-        let call = async move { cri.change(NAME, &id, deadline, client.exec_sync(request)).await };
+        let (cri, id) = (self.clone(), container_id.to_owned());
+        let call = async move {
+            let send = async |mut client: Client| client.exec_sync(request).await;
+            cri.change(NAME, &id, deadline, send).await
+        };
         let ended = || GrpcError::Unreachable {
             call: Call::to_runtime(NAME, container_id),
             cause: "the agent is stopping".to_owned(),
@@ -78,18 +83,14 @@ impl Cri {
     /// # Errors
     /// When the call fails, is blocked, or is not answered.
     pub async fn stop_container(&self, id: &str, timeout: Duration) -> Result<(), GrpcError> {
-        const NAME: &str = "StopContainer";
         let seconds = whole_seconds(timeout);
-        self.admit(NAME, id)?;
-        let timeout = i64::try_from(seconds).unwrap_or(i64::MAX);
         let request = v1::StopContainerRequest {
             container_id: id.to_owned(),
-            timeout,
+            timeout: i64::try_from(seconds).unwrap_or(i64::MAX),
         };
         let deadline = Duration::from_secs(seconds).saturating_add(EXTRA_TIME);
-        let mut client = self.client();
-        let call = self.change(NAME, id, deadline, client.stop_container(request));
-        not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
+        let send = async |mut client: Client| client.stop_container(request).await;
+        self.run_until_blocked("StopContainer", id, deadline, send).await
     }
 
     /// Kills what still runs in a sandbox and tears down its network. A sandbox that does not exist counts as stopped.
@@ -97,14 +98,11 @@ impl Cri {
     /// # Errors
     /// When the call fails, is blocked, or is not answered.
     pub async fn stop_sandbox(&self, id: &str) -> Result<(), GrpcError> {
-        const NAME: &str = "StopPodSandbox";
-        self.admit(NAME, id)?;
-        let request = v1::StopPodSandboxRequest {
-            pod_sandbox_id: id.to_owned(),
-        };
-        let mut client = self.client();
-        let call = self.change(NAME, id, REQUEST_DEADLINE, client.stop_pod_sandbox(request));
-        not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
+        let pod_sandbox_id = id.to_owned();
+        let request = v1::StopPodSandboxRequest { pod_sandbox_id };
+        let send = async |mut client: Client| client.stop_pod_sandbox(request).await;
+        self.run_until_blocked("StopPodSandbox", id, REQUEST_DEADLINE, send)
+            .await
     }
 
     /// Removes a container. One that does not exist counts as removed.
@@ -112,14 +110,11 @@ impl Cri {
     /// # Errors
     /// When the call fails, is blocked, or is not answered.
     pub async fn remove_container(&self, id: &str) -> Result<(), GrpcError> {
-        const NAME: &str = "RemoveContainer";
-        self.admit(NAME, id)?;
-        let request = v1::RemoveContainerRequest {
-            container_id: id.to_owned(),
-        };
-        let mut client = self.client();
-        let call = self.change(NAME, id, REQUEST_DEADLINE, client.remove_container(request));
-        not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
+        let container_id = id.to_owned();
+        let request = v1::RemoveContainerRequest { container_id };
+        let send = async |mut client: Client| client.remove_container(request).await;
+        self.run_until_blocked("RemoveContainer", id, REQUEST_DEADLINE, send)
+            .await
     }
 
     /// Removes a sandbox and its remaining containers. One that does not exist counts as removed.
@@ -127,77 +122,62 @@ impl Cri {
     /// # Errors
     /// When the call fails, is blocked, or is not answered.
     pub async fn remove_sandbox(&self, id: &str) -> Result<(), GrpcError> {
-        const NAME: &str = "RemovePodSandbox";
-        self.admit(NAME, id)?;
-        let request = v1::RemovePodSandboxRequest {
-            pod_sandbox_id: id.to_owned(),
-        };
-        let mut client = self.client();
-        let call = self.change(NAME, id, REQUEST_DEADLINE, client.remove_pod_sandbox(request));
-        not_found_is_ok(self.run_until_blocked(NAME, id, call).await)
+        let pod_sandbox_id = id.to_owned();
+        let request = v1::RemovePodSandboxRequest { pod_sandbox_id };
+        let send = async |mut client: Client| client.remove_pod_sandbox(request).await;
+        self.run_until_blocked("RemovePodSandbox", id, REQUEST_DEADLINE, send)
+            .await
     }
 
-    /// Waits for an admitted call, and cancels it when the gate shuts.
-    async fn run_until_blocked<T>(
-        &self,
-        name: &'static str,
-        id: &str,
-        call: impl Future<Output = Result<T, GrpcError>>,
-    ) -> Result<T, GrpcError> {
-        let outcome = self.effects.run_until_blocked(call).await;
-        outcome.map_err(|blocked| blocked_error(name, id, blocked)).flatten()
-    }
-
-    /// Sends a call that was admitted.
-    fn change<T>(
+    /// Asks the gate, sends a call, and cancels it when the gate shuts. What does not exist needs no change.
+    async fn run_until_blocked<T, F>(
         &self,
         name: &'static str,
         id: &str,
         deadline: Duration,
-        rpc: impl Future<Output = Result<Response<T>, Status>>,
-    ) -> impl Future<Output = Result<T, GrpcError>> {
-        self.call(name, id, deadline, rpc)
+        send: impl FnOnce(Client) -> F,
+    ) -> Result<(), GrpcError>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.admit(name, id)?;
+        let call = self.change(name, id, deadline, send);
+        let outcome = self.effects.run_until_blocked(call).await;
+        let answer = outcome.map_err(|blocked| blocked_error(name, id, blocked)).flatten();
+        if_found(answer).map(drop)
+    }
+
+    /// Sends a call that was admitted.
+    fn change<T, F>(
+        &self,
+        name: &'static str,
+        id: &str,
+        deadline: Duration,
+        send: impl FnOnce(Client) -> F,
+    ) -> impl Future<Output = Result<T, GrpcError>>
+    where
+        F: Future<Output = Result<Response<T>, Status>>,
+    {
+        self.call(name, id, deadline, send)
             .inspect(move |_| checkpoint::after(name, &id))
     }
 
     /// Asks the gate. Every call that changes something starts here.
     fn admit(&self, name: &'static str, id: &str) -> Result<(), GrpcError> {
         self.effects
-            .allow(&Effect::new(name, &id))
+            .allow(name, &id)
             .map_err(|blocked| blocked_error(name, id, blocked))
     }
 }
 
 /// The error of a call that the gate blocks or interrupts.
-fn blocked_error(name: &'static str, id: &str, blocked: EffectsBlocked) -> GrpcError {
+fn blocked_error(name: &'static str, id: &str, blocked: Blocked) -> GrpcError {
     let call = Call::to_runtime(name, id);
     GrpcError::Blocked { call, blocked }
-}
-
-fn not_found_is_ok<T>(result: Result<T, GrpcError>) -> Result<(), GrpcError> {
-    match result {
-        Ok(_) => Ok(()),
-        Err(error) if error.is_not_found() => Ok(()),
-        Err(error) => Err(error),
-    }
 }
 
 fn whole_seconds(duration: Duration) -> u64 {
     duration
         .as_secs()
         .saturating_add(u64::from(duration.subsec_nanos() > 0))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seconds_are_rounded_up() {
-        assert_eq!(whole_seconds(Duration::ZERO), 0);
-        assert_eq!(whole_seconds(Duration::from_nanos(1)), 1);
-        assert_eq!(whole_seconds(Duration::from_secs(30)), 30);
-        assert_eq!(whole_seconds(Duration::from_millis(29_001)), 30);
-        assert_eq!(whole_seconds(Duration::MAX), u64::MAX);
-    }
 }

@@ -1,8 +1,7 @@
 //! State of the container runtime, in the agent's own types.
 
-use std::{collections::BTreeMap, fmt};
-
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 /// Labels and annotations that the kubelet sets on sandboxes and containers.
 pub mod keys {
@@ -25,7 +24,7 @@ pub mod keys {
 }
 
 /// State of a container as the runtime reports it. Unknown values count as `Unknown`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ContainerState {
     /// Created, never started.
     Created,
@@ -37,15 +36,6 @@ pub enum ContainerState {
     Unknown,
 }
 
-impl fmt::Display for CgroupDriver {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Systemd => "systemd",
-            Self::Cgroupfs => "cgroupfs",
-        })
-    }
-}
-
 impl ContainerState {
     /// Whether a process of this container may exist.
     pub fn may_run(self) -> bool {
@@ -54,7 +44,7 @@ impl ContainerState {
 }
 
 /// One container of a pod, with everything that teardown and status need.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Container {
     /// Runtime's id.
     pub id: String,
@@ -94,33 +84,6 @@ pub struct Container {
     pub is_unread: bool,
 }
 
-#[cfg(test)]
-impl Container {
-    /// A container as a list shows it, for tests.
-    pub fn listed(name: &str, state: ContainerState) -> Self {
-        Self {
-            id: format!("{name}-0"),
-            name: name.to_owned(),
-            attempt: 0,
-            sandbox_id: "s".to_owned(),
-            state,
-            created_at: Timestamp::UNIX_EPOCH,
-            started_at: None,
-            finished_at: None,
-            exit_code: crate::model::pod::UNKNOWN_EXIT_CODE,
-            reason: String::new(),
-            message: String::new(),
-            image: String::new(),
-            image_ref: String::new(),
-            restart_count: 0,
-            termination_message_file: None,
-            message_falls_back_to_log: false,
-            log_path: String::new(),
-            is_unread: true,
-        }
-    }
-}
-
 /// State of a sandbox.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxState {
@@ -141,8 +104,8 @@ pub struct Sandbox {
     pub state: SandboxState,
     /// When it was created, by the runtime's clock.
     pub created_at: Timestamp,
-    /// Annotations of the pod when the sandbox was created.
-    pub annotations: BTreeMap<String, String>,
+    /// Source of the pod, if the sandbox has the annotation: `api`, `file` or `http`.
+    pub config_source: Option<String>,
     /// Pod IPs, the primary first; empty for the host network and if not requested.
     pub ips: Vec<String>,
 }
@@ -153,19 +116,14 @@ impl Sandbox {
         self.state == SandboxState::Ready
     }
 
-    /// Source of the pod (`api`, `file` or `http`), if the sandbox has the annotation.
-    pub fn config_source(&self) -> Option<&str> {
-        self.annotations.get(keys::CONFIG_SOURCE).map(String::as_str)
-    }
-
     /// Whether the annotation names the API server as source.
     pub fn is_from_api(&self) -> bool {
-        self.config_source() == Some("api")
+        self.config_source.as_deref() == Some("api")
     }
 
     /// Whether the annotation names another source, as for a static pod.
     pub fn is_from_elsewhere(&self) -> bool {
-        self.config_source().is_some_and(|source| source != "api")
+        self.config_source.as_ref().is_some_and(|source| source != "api")
     }
 }
 
@@ -273,15 +231,6 @@ pub struct RuntimeCondition {
     pub message: String,
 }
 
-/// Which component manages the cgroups of pods.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CgroupDriver {
-    /// systemd, as slices and scopes.
-    Systemd,
-    /// The kubelet and the runtime, as plain directories.
-    Cgroupfs,
-}
-
 /// How a command in a container ended.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExecOutcome {
@@ -291,4 +240,35 @@ pub struct ExecOutcome {
     pub stdout: String,
     /// The end of what it wrote to standard error.
     pub stderr: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Container {
+        /// A container as a list shows it, for tests.
+        pub fn listed(name: &str, state: ContainerState) -> Self {
+            Self {
+                id: format!("{name}-0"),
+                name: name.to_owned(),
+                attempt: 0,
+                sandbox_id: "s".to_owned(),
+                state,
+                created_at: Timestamp::UNIX_EPOCH,
+                started_at: None,
+                finished_at: None,
+                exit_code: crate::model::pod::UNKNOWN_EXIT_CODE,
+                reason: String::new(),
+                message: String::new(),
+                image: String::new(),
+                image_ref: String::new(),
+                restart_count: 0,
+                termination_message_file: None,
+                message_falls_back_to_log: false,
+                log_path: String::new(),
+                is_unread: true,
+            }
+        }
+    }
 }

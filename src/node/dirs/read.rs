@@ -6,9 +6,9 @@ use nix::{errno::Errno, fcntl::OFlag};
 use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 
 use super::{Dir, RESOLVE, open};
-use crate::node::{
-    fault::{Cause, Fault, errno, errno_of},
-    left_files::LeftFiles,
+use crate::{
+    node::fault::{Cause, Fault, errno, errno_of},
+    words::some_of,
 };
 
 /// Flags for reading a file. Opening a FIFO without a writer must not block.
@@ -24,10 +24,6 @@ pub struct EntryInfo {
     pub kind: FileType,
     /// Last modification, in seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
-    /// Its inode number.
-    pub inode: u64,
-    /// Last status change (`ctime`), which a user cannot set.
-    pub changed: (i64, u32),
     /// Major and minor number, if it is a block device.
     pub block_device: Option<(u32, u32)>,
 }
@@ -59,9 +55,19 @@ impl Dir {
         }
     }
 
-    /// The files in this directory, which should be empty; `None` if it is, or cannot be read.
-    pub fn left_files(&self) -> Option<LeftFiles> {
-        LeftFiles::new(&self.path, self.names().ok()?)
+    /// Names the files in this directory, which is removed only if it is empty, such as the mount point of a volume. They may be data that
+    /// was written while the volume was not mounted. `None` if it is empty, or cannot be read.
+    pub fn left_files(&self) -> Option<String> {
+        let mut names = self.names().ok()?;
+        names.sort();
+        let left = some_of(names.iter().map(|name| format!("{name:?}")));
+        let dir = &self.path;
+        (!names.is_empty()).then(|| {
+            format!(
+                "nothing is mounted there, and it is not empty: {left}; these files may have been written while the volume was not \
+                 mounted, and stay: move them away, such as by: mv {dir:?} /var/tmp/"
+            )
+        })
     }
 
     /// Metadata of the entry `name`; `None` if it does not exist.
@@ -75,8 +81,6 @@ impl Dir {
                 block_device: (FileType::from_raw_mode(found.stx_mode.into()) == FileType::BlockDevice)
                     .then_some((found.stx_rdev_major, found.stx_rdev_minor)),
                 modified: (found.stx_mtime.tv_sec, found.stx_mtime.tv_nsec),
-                inode: found.stx_ino,
-                changed: (found.stx_ctime.tv_sec, found.stx_ctime.tv_nsec),
             })),
             Err(rustix::io::Errno::NOENT | rustix::io::Errno::NAMETOOLONG) => Ok(None),
             Err(errno) => Err(Fault::new(VERB, self.path.join(name), errno_of(errno))),

@@ -1,13 +1,10 @@
 //! Removes a directory tree of any depth and width, with few descriptors and bounded memory.
 //!
-//! The walk opens each directory below its parent, without following links or crossing mounts. Only the deepest levels
-//! stay open. Of each level above, 24 bytes are kept. The walk returns there by `..`, and continues only if that is the
-//! same directory on the same mount. If it is not, or if even those bytes were too many, the walk restarts at the top.
-//! A directory to which the walk returns is listed again: its names are not kept. A wide directory is listed and removed
-//! in parts.
+//! The walk opens each directory below its parent, without following links or crossing mounts. At the limit of open levels it
+//! closes all of them and continues in the deepest one. Once that is empty, it restarts at the top. A wide directory is listed
+//! and removed in parts.
 
 use std::{
-    collections::VecDeque,
     ffi::{OsStr, OsString},
     fs,
     os::{
@@ -19,12 +16,11 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::ResolveFlag,
-    unistd::{UnlinkatFlags, Whence, lseek, unlinkat},
+    unistd::{UnlinkatFlags, unlinkat},
 };
 use rustix::fs::{FileType, RawDir};
 
-use super::{Dir, DirId, OPEN_FLAGS, RESOLVE, is_dots, location, open, subvolume, why_not_removed};
+use super::{Dir, DirId, OPEN_FLAGS, RESOLVE, is_dots, location, open};
 use crate::node::{
     checkpoint,
     effects::{Effects, Outcome},
@@ -32,11 +28,9 @@ use crate::node::{
 };
 
 /// Maximum number of open levels. Each has a descriptor.
-pub(super) const MAX_OPEN: usize = 16;
-/// Maximum number of levels above, to which the walk can return.
-const MAX_CLOSED: usize = 1 << 16;
-/// Maximum number of directories that the walk knows not to enter again.
-const MAX_FAILED: usize = 1 << 16;
+pub(super) const MAX_OPEN: usize = 32;
+/// Maximum number of restarts. The next attempt continues.
+const MAX_RESTARTS: usize = 1024;
 /// About the maximum number of subdirectories listed at a time; the entries of one more buffer may exceed it.
 pub(super) const MAX_LISTED: usize = 128;
 const BUFFER: usize = 8 * 1024;
@@ -44,57 +38,29 @@ const BUFFER: usize = 8 * 1024;
 const MAX_REFILLS: u32 = 8;
 /// Number of faults reported one by one.
 const MAX_FAULTS: usize = 32;
-/// Resolve flags for `..`.
-const RESOLVE_PARENT: ResolveFlag = ResolveFlag::RESOLVE_NO_SYMLINKS.union(ResolveFlag::RESOLVE_NO_XDEV);
 
 const VERB: &str = "remove";
 
 struct Walk<'a> {
     base: &'a Dir,
     effects: &'a Effects,
-    /// Name of the topmost level.
-    name: &'a OsStr,
-    /// Levels that are not open, topmost first.
-    closed: VecDeque<Level>,
-    /// There were too many: the topmost ones are not in `closed`.
-    is_cut: bool,
-    /// The deepest levels.
-    open: VecDeque<OpenLevel>,
-    /// Why the walk cannot return to a level.
-    lost: Option<Cause>,
-    /// Directories that cannot be removed, in the order in which the walk left them. Those within another one are dropped.
+    /// The directory beyond the limit of open levels in which the walk continues.
+    deeper: Option<Dir>,
+    /// Directories beyond the limit that cannot be removed. They are not entered again.
     failed: Vec<DirId>,
-    /// The first ones, which are from before a restart.
-    failed_before_restart: usize,
-    /// Number of removed entries and of directories that cannot be removed.
-    changes: u64,
     faults: Vec<Fault>,
     unreported: usize,
-    buffer: Vec<u8>,
 }
 
-/// A directory on the way from the top. There may be many thousands.
-#[derive(Clone, Copy)]
-struct Level {
-    id: DirId,
-    /// Number of failed directories when it was entered.
-    failed_before: u32,
-    /// Something in it could not be removed, and this is reported.
-    has_failed: bool,
-}
-
-struct OpenLevel {
-    level: Level,
-    fd: OwnedFd,
-    /// Its name in its parent; empty if unknown.
-    name: OsString,
-    /// Listed subdirectories that are not empty.
-    todo: Vec<OsString>,
-    /// The listing is complete.
-    is_listed: bool,
-    /// The walk has returned to it by `..`.
-    is_reopened: bool,
-    refills: u32,
+/// What the walk leaves of a directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Left {
+    /// Nothing but what others have created meanwhile.
+    Nothing,
+    /// Entries that cannot be removed. They are reported.
+    Reported,
+    /// Not known: the gate is shut, or the walk continues in a deeper directory.
+    Unfinished,
 }
 
 // === impl Dir ===
@@ -133,304 +99,177 @@ fn remove(base: &Dir, name: &OsStr, effects: &Effects) -> Result<(), Vec<Fault>>
     let mut walk = Walk {
         base,
         effects,
-        name,
-        closed: VecDeque::new(),
-        is_cut: false,
-        open: VecDeque::new(),
-        lost: None,
+        deeper: None,
         failed: Vec::new(),
-        failed_before_restart: 0,
-        changes: 0,
         faults: Vec::new(),
         unreported: 0,
-        buffer: Vec::with_capacity(BUFFER),
     };
-    walk.run();
-    walk.finish()
+    walk.run(name);
+    if walk.unreported > 0 {
+        let more = Fault::new(VERB, &base.path, Cause::More(walk.unreported));
+        walk.faults.push(more);
+    }
+    if walk.faults.is_empty() {
+        Ok(())
+    } else {
+        Err(walk.faults)
+    }
 }
 
 // === impl Walk ===
 
 impl Walk<'_> {
-    /// Walks from the top until nothing is left to do. Restarts as long as that removes something.
-    fn run(&mut self) {
-        loop {
-            let before = self.changes;
-            self.walk_once();
-            let Some(cause) = self.lost.take() else { return };
-            if self.changes == before {
-                return self.report(self.name, cause);
-            }
-            self.closed.clear();
-            self.is_cut = false;
-            self.failed_before_restart = self.failed.len();
-        }
-    }
-
-    fn walk_once(&mut self) {
-        self.descend(self.name.to_owned());
-        while let Some(deepest) = self.open.back_mut() {
-            if let Err(blocked) = self.effects.check() {
-                let path = self.path();
-                self.faults.push(Fault::new(VERB, path, blocked));
+    /// Walks from the top, and again as long as it had to continue beyond the limit.
+    fn run(&mut self, name: &OsStr) {
+        for _ in 0..MAX_RESTARTS {
+            let mut left = self.remove_dir(self.base, name, MAX_OPEN);
+            if self.deeper.is_none() {
                 return;
             }
-            match deepest.todo.pop() {
-                Some(child) => self.descend(child),
-                None if deepest.is_listed => self.ascend(),
-                None => self.remove_entries(),
-            }
-        }
-    }
-
-    /// Descends into the directory `name` of the deepest level.
-    fn descend(&mut self, name: OsString) {
-        let opened = open(self.parent(), &name, OPEN_FLAGS, RESOLVE);
-        match opened.and_then(|fd| location(&fd).map(|found| (fd, found))) {
-            Ok((_, found)) if !found.is_on_mount_of(self.base.location) => self.report(&name, Cause::OtherFileSystem),
-            Ok((_, found)) if self.has_failed(found.id) => self.fail_deepest(),
-            Ok((fd, found)) => {
-                if found.id.device != self.parent_id().device {
-                    subvolume::make_writable(&fd);
+            while let Some(deeper) = self.deeper.take() {
+                left = self.empty(&deeper, MAX_OPEN);
+                if left == Left::Reported {
+                    self.failed.push(deeper.location.id);
                 }
-                let failed_before = u32::try_from(self.failed.len()).unwrap_or(u32::MAX);
-                let level = Level {
-                    id: found.id,
-                    failed_before,
-                    has_failed: false,
-                };
-                self.close_topmost();
-                self.open.push_back(OpenLevel::new(level, fd, name));
             }
-            Err(Errno::ENOENT) => {}
-            // It was replaced by a link or a file since the listing.
-            Err(Errno::ELOOP | Errno::ENOTDIR) => match unlinkat(self.parent(), &*name, UnlinkatFlags::NoRemoveDir) {
-                Ok(()) | Err(Errno::ENOENT) => {}
-                Err(errno) => self.report_errno(&name, errno),
-            },
-            Err(errno) => self.report_errno(&name, errno),
+            if left == Left::Unfinished {
+                return;
+            }
         }
+        self.report(self.base, name, Cause::TooDeep);
     }
 
-    /// Closes the topmost open level if there are too many.
-    fn close_topmost(&mut self) {
-        if self.open.len() < MAX_OPEN {
-            return;
+    /// Empties and removes the directory `name` of `parent`.
+    fn remove_dir(&mut self, parent: &Dir, name: &OsStr, levels: usize) -> Left {
+        for _ in 0..MAX_REFILLS {
+            if let Err(blocked) = self.effects.check() {
+                self.faults.push(Fault::new(VERB, parent.path.join(name), blocked));
+                return Left::Unfinished;
+            }
+            let opened = open(&parent.fd, name, OPEN_FLAGS, RESOLVE);
+            let (fd, location) = match opened.and_then(|fd| location(&fd).map(|found| (fd, found))) {
+                Ok((_, found)) if !found.is_on_mount_of(self.base.location) => {
+                    return self.report(parent, name, Cause::OtherFileSystem);
+                }
+                Ok((_, found)) if levels == 0 && self.failed.contains(&found.id) => return Left::Reported,
+                Ok(found) => found,
+                // It was replaced by a link or a file since the listing.
+                Err(Errno::ELOOP | Errno::ENOTDIR) => {
+                    let removed = unlinkat(&parent.fd, name, UnlinkatFlags::NoRemoveDir);
+                    return self.note(parent, name, removed);
+                }
+                Err(errno) => return self.note(parent, name, Err(errno)),
+            };
+            if levels == 0 {
+                let path = self.path_of(&fd, name);
+                self.deeper = Some(Dir { fd, path, location });
+                return Left::Unfinished;
+            }
+            let path = parent.path.join(name);
+            match self.empty(&Dir { fd, path, location }, levels - 1) {
+                Left::Nothing => {}
+                left => return left,
+            }
+            match unlinkat(&parent.fd, name, UnlinkatFlags::RemoveDir) {
+                // Another process has filled it.
+                Err(Errno::ENOTEMPTY | Errno::EEXIST) => {}
+                // Another file has its name now. The next listing of the parent shows it.
+                Err(Errno::ENOTDIR) => return Left::Nothing,
+                removed => return self.note(parent, name, removed),
+            }
         }
-        self.closed.extend(self.open.pop_front().map(|it| it.level));
-        if self.closed.len() > MAX_CLOSED {
-            self.closed.pop_front();
-            self.is_cut = true;
-        }
+        self.report(parent, name, Cause::KeepsFilling)
     }
 
-    /// Removes all entries of the deepest level that can be removed at once, and collects non-empty directories, up to
-    /// the listing's limit.
-    fn remove_entries(&mut self) {
-        let Some(deepest) = self.open.back_mut() else { return };
-        let mut failures = Vec::new();
-        let mut entries = RawDir::new(&deepest.fd, self.buffer.spare_capacity_mut());
+    /// Removes everything in this directory.
+    fn empty(&mut self, dir: &Dir, levels: usize) -> Left {
+        let mut left = Left::Nothing;
         loop {
+            let mut listed = Vec::new();
+            let is_last = match self.remove_entries(dir, &mut listed) {
+                Ok((is_last, part)) => {
+                    left = left.max(part);
+                    is_last
+                }
+                Err(fault) => {
+                    self.faults.push(fault);
+                    return Left::Unfinished;
+                }
+            };
+            for name in listed {
+                match self.remove_dir(dir, &name, levels) {
+                    Left::Unfinished => return Left::Unfinished,
+                    part => left = left.max(part),
+                }
+            }
+            if is_last {
+                return left;
+            }
+        }
+    }
+
+    /// Removes the entries of this directory that can be removed at once, up to the limit of a listing, and lists directories that
+    /// are not empty. Returns whether the listing is complete.
+    ///
+    /// # Errors
+    /// When the gate is shut.
+    fn remove_entries(&mut self, dir: &Dir, listed: &mut Vec<OsString>) -> Result<(bool, Left), Fault> {
+        let mut failures = Vec::new();
+        let mut buffer = Vec::with_capacity(BUFFER);
+        let mut entries = RawDir::new(&dir.fd, buffer.spare_capacity_mut());
+        let is_last = loop {
             match entries.next() {
-                None | Some(Err(rustix::io::Errno::NOENT)) => {
-                    deepest.is_listed = true;
-                    break;
-                }
+                None | Some(Err(rustix::io::Errno::NOENT)) => break true,
                 Some(Err(errno)) => {
-                    deepest.is_listed = true;
                     failures.push((OsString::new(), errno_of(errno)));
-                    break;
+                    break true;
                 }
+                Some(Ok(entry)) if is_dots(entry.file_name().to_bytes()) => {}
                 Some(Ok(entry)) => {
+                    let blocked = |blocked| Fault::new(VERB, &dir.path, blocked);
+                    self.effects.check().map_err(blocked)?;
                     let name = OsStr::from_bytes(entry.file_name().to_bytes());
-                    if !is_dots(name.as_bytes()) {
-                        // A flat directory may have a million entries. After a block, the next listing finds the
-                        // remaining ones.
-                        if self.effects.check().is_err() {
-                            break;
-                        }
-                        match unlink(&deepest.fd, name, entry.file_type()) {
-                            Ok(()) => self.changes += 1,
-                            Err(Errno::ENOENT) => {}
-                            Err(Errno::ENOTEMPTY | Errno::EEXIST) => deepest.todo.push(name.to_owned()),
-                            Err(errno) => failures.push((name.to_owned(), errno)),
-                        }
+                    match unlink(&dir.fd, name, entry.file_type()) {
+                        Ok(()) | Err(Errno::ENOENT) => {}
+                        Err(Errno::ENOTEMPTY | Errno::EEXIST) => listed.push(name.to_owned()),
+                        Err(errno) => failures.push((name.to_owned(), errno)),
                     }
                 }
             }
-            if entries.is_buffer_empty() && deepest.todo.len().max(failures.len()) >= MAX_LISTED {
-                break;
+            if entries.is_buffer_empty() && listed.len().max(failures.len()) >= MAX_LISTED {
+                break false;
             }
-        }
-        for (name, errno) in failures {
-            self.report_errno(&name, errno);
-        }
-    }
-
-    /// Removes the deepest level, which has been emptied, and ascends; or empties it again.
-    fn ascend(&mut self) {
-        let Some(mut left) = self.open.pop_back() else { return };
-        if self.open.is_empty() && (self.is_cut || !self.closed.is_empty()) {
-            return self.return_to_parent(&left);
-        }
-        match unlinkat(self.parent(), &*left.name, UnlinkatFlags::RemoveDir) {
-            Ok(()) => self.changes += 1,
-            Err(Errno::ENOENT) => {}
-            Err(Errno::ENOTEMPTY | Errno::EEXIST) if !left.level.has_failed => {
-                left.refills += 1;
-                if left.refills > MAX_REFILLS || lseek(&left.fd, 0, Whence::SeekSet).is_err() {
-                    self.remember_failed(left.level);
-                    self.report(&left.name, Cause::KeepsFilling);
-                } else {
-                    left.is_listed = false;
-                    self.open.push_back(left);
-                }
-            }
-            // What is left in it has been reported.
-            Err(Errno::ENOTEMPTY | Errno::EEXIST) => {
-                self.remember_failed(left.level);
-                self.fail_deepest();
-            }
-            // Another file has its name now. The next listing of the parent shows it.
-            Err(Errno::ENOTDIR) => {}
-            Err(errno) => {
-                self.remember_failed(left.level);
-                self.report_errno(&left.name, errno);
-            }
-        }
-    }
-
-    /// Opens the parent of the level that the walk has left, whose listing then removes that level.
-    fn return_to_parent(&mut self, left: &OpenLevel) {
-        if left.level.has_failed {
-            self.remember_failed(left.level);
-        }
-        let parent = self.closed.pop_back();
-        let opened = open(&left.fd, OsStr::new(".."), OPEN_FLAGS, RESOLVE_PARENT);
-        let found = opened.and_then(|fd| location(&fd).map(|found| (fd, found)));
-        match (parent, found) {
-            (Some(parent), Ok((fd, found))) if found.is_on_mount_of(self.base.location) && found.id == parent.id => {
-                let is_top = self.closed.is_empty() && !self.is_cut;
-                let name = if is_top { self.name } else { OsStr::new("") };
-                let mut reopened = OpenLevel::new(parent, fd, name.to_owned());
-                reopened.is_reopened = true;
-                self.open.push_back(reopened);
-            }
-            (_, Err(errno)) if errno != Errno::EXDEV => self.lost = Some(errno.into()),
-            (_, _moved_or_cut) => self.lost = Some(Cause::KeepsFilling),
-        }
-    }
-
-    /// The directory in which the deepest level, or the next one, has its name.
-    fn parent(&self) -> &OwnedFd {
-        self.open.back().map_or(&self.base.fd, |deepest| &deepest.fd)
-    }
-
-    fn parent_id(&self) -> DirId {
-        self.open
-            .back()
-            .map_or(self.base.location.id, |deepest| deepest.level.id)
-    }
-
-    /// Whether the walk was in this subdirectory of the deepest level before, and cannot remove it.
-    fn has_failed(&self, id: DirId) -> bool {
-        let reopened = self.open.back().filter(|deepest| deepest.is_reopened);
-        let listed_before = match reopened {
-            Some(reopened) => self
-                .failed
-                .get(reopened.level.failed_before as usize..)
-                .unwrap_or_default(),
-            None => &[],
         };
-        let before_restart = &self.failed[..self.failed_before_restart];
-        let may_be_listed_again = reopened.is_some() || self.failed_before_restart > 0;
-        (may_be_listed_again && self.failed.len() >= MAX_FAILED)
-            || listed_before.contains(&id)
-            || before_restart.contains(&id)
+        let failed = failures
+            .into_iter()
+            .map(|(name, errno)| self.note(dir, &name, Err(errno)));
+        Ok((is_last, failed.max().unwrap_or(Left::Nothing)))
     }
 
-    /// Remembers a directory that cannot be removed, instead of those in it.
-    fn remember_failed(&mut self, level: Level) {
-        self.changes += 1;
-        self.failed.truncate(level.failed_before as usize);
-        if self.failed.len() < MAX_FAILED {
-            self.failed.push(level.id);
+    /// Reports that the entry `name` cannot be removed, unless it does not exist any more.
+    fn note(&mut self, dir: &Dir, name: &OsStr, removed: nix::Result<()>) -> Left {
+        match removed {
+            Ok(()) | Err(Errno::ENOENT) => Left::Nothing,
+            Err(errno) => self.report(dir, name, errno.into()),
         }
     }
 
-    /// Something in the deepest level cannot be removed, and this is reported.
-    fn fail_deepest(&mut self) {
-        if let Some(deepest) = self.open.back_mut() {
-            deepest.level.has_failed = true;
-        }
-    }
-
-    fn report_errno(&mut self, name: &OsStr, errno: Errno) {
-        self.report(name, why_not_removed(self.parent(), &self.path(), name, errno));
-    }
-
-    /// Reports that the entry `name` of the deepest level cannot be removed.
-    fn report(&mut self, name: &OsStr, cause: Cause) {
-        self.fail_deepest();
+    fn report(&mut self, dir: &Dir, name: &OsStr, cause: Cause) -> Left {
+        let fault = Fault::new(VERB, dir.path.join(name), cause);
         if self.faults.len() >= MAX_FAULTS {
-            // The entries of a level that is listed again were counted before.
-            self.unreported += usize::from(!self.open.back().is_some_and(|deepest| deepest.is_reopened));
-            return;
-        }
-        let mut path = self.path();
-        if !name.is_empty() {
-            path.push(name);
-        }
-        let fault = Fault::new(VERB, path, cause);
-        if !self.faults.contains(&fault) {
+            self.unreported += 1;
+        } else if !self.faults.contains(&fault) {
             self.faults.push(fault);
         }
+        Left::Reported
     }
 
-    /// Path of the deepest level.
-    fn path(&self) -> PathBuf {
-        let mut path = self.base.path.clone();
-        if self.closed.is_empty() && !self.is_cut {
-            path.extend(self.open.iter().map(|level| &level.name));
-            return path;
-        }
-        // The kernel knows the names of closed levels, unless the path is longer than a page.
-        let of_fd = Path::new("/proc/thread-self/fd").join(self.parent().as_raw_fd().to_string());
+    /// Path of a directory beyond the limit. The kernel knows it, unless it is longer than a page.
+    fn path_of(&self, fd: &OwnedFd, name: &OsStr) -> PathBuf {
+        let of_fd = Path::new("/proc/thread-self/fd").join(fd.as_raw_fd().to_string());
         match fs::read_link(of_fd) {
-            Ok(current) if current.starts_with(&path) => current,
-            _ => {
-                path.extend([self.name, OsStr::new(" … ")]);
-                path.extend(self.open.iter().map(|level| &level.name));
-                path
-            }
-        }
-    }
-
-    fn finish(mut self) -> Result<(), Vec<Fault>> {
-        if self.unreported > 0 {
-            let more = Fault::new(VERB, &self.base.path, Cause::More(self.unreported));
-            self.faults.push(more);
-        }
-        if self.faults.is_empty() {
-            Ok(())
-        } else {
-            Err(self.faults)
-        }
-    }
-}
-
-// === impl OpenLevel ===
-
-impl OpenLevel {
-    fn new(level: Level, fd: OwnedFd, name: OsString) -> Self {
-        Self {
-            level,
-            fd,
-            name,
-            todo: Vec::new(),
-            is_listed: false,
-            is_reopened: false,
-            refills: 0,
+            Ok(path) if path.starts_with(&self.base.path) => path,
+            _ => self.base.path.join(" … ").join(name),
         }
     }
 }

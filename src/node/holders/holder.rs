@@ -2,8 +2,6 @@
 
 use std::{fmt, path::PathBuf};
 
-use crate::model::waits_for::WaitsFor;
-
 /// Number of holders reported one by one.
 pub(super) const MAX_NAMED: usize = 8;
 
@@ -60,9 +58,9 @@ pub enum Namespace {
 // === impl Holders ===
 
 impl Holders {
-    /// The exits of the named processes.
-    pub fn waits_for(&self) -> impl Iterator<Item = WaitsFor> {
-        self.processes.iter().map(|holder| WaitsFor::Exit(holder.pid))
+    /// PIDs of the named processes.
+    pub fn pids(&self) -> impl Iterator<Item = i32> {
+        self.processes.iter().map(|holder| holder.pid)
     }
 }
 

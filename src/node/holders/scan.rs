@@ -15,9 +15,12 @@ use super::{
     container::container_of,
     holder::{Holders, MAX_NAMED, MountHolder, Namespace, Usage},
 };
-use crate::node::mounts::{
-    mount::{Mount, unescape},
-    table::MountTable,
+use crate::node::{
+    mounts::{
+        mount::{Mount, unescape},
+        table::MountTable,
+    },
+    procfs,
 };
 
 /// Result so far.
@@ -27,16 +30,8 @@ pub(super) struct Scan {
     busy: Vec<Mount>,
     own: Option<PathBuf>,
     /// The same mounts in other namespaces, by the namespace's link.
-    others: HashMap<PathBuf, Vec<SameMount>>,
+    others: HashMap<PathBuf, Vec<MountView>>,
     found: HashMap<u64, Holders>,
-}
-
-/// A mount in another namespace that is the same as a busy one.
-#[derive(Clone)]
-struct SameMount {
-    of: u64,
-    id: u64,
-    path: PathBuf,
 }
 
 /// Searches all processes; `false` if the time expires before the end. The lock is free during calls that may hang.
@@ -46,20 +41,19 @@ pub(super) fn search_all(scan: &Mutex<Scan>, longest: Duration) -> bool {
         let scan = lock(scan);
         (scan.proc.clone(), Arc::clone(&scan.table))
     };
-    let Ok(entries) = fs::read_dir(&proc) else {
+    let Ok(pids) = procfs::pids(&proc) else {
         return false;
     };
-    let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     for pid in pids {
         if Instant::now() > until {
             return false;
         }
-        let dir = proc.join(i32::to_string(&pid));
+        let dir = procfs::dir(&proc, pid);
         // A separate statement, so that the lock is released after it.
         let views = lock(scan).views(&dir);
         let Some((views, namespace)) = views else { continue };
         for (of, usage) in uses(&dir, &views, namespace, &table) {
-            lock(scan).note(of, pid, &dir, usage, namespace);
+            lock(scan).note(of, pid, usage, namespace);
         }
     }
     true
@@ -69,12 +63,27 @@ fn lock(scan: &Mutex<Scan>) -> MutexGuard<'_, Scan> {
     scan.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A mount as one process sees it.
+/// A busy mount as one process sees it.
+#[derive(Clone)]
 struct MountView {
+    /// ID of the busy mount.
     of: u64,
     id: u64,
     path: PathBuf,
     device: (u32, u32),
+}
+
+// === impl MountView ===
+
+impl MountView {
+    fn new(busy: &Mount, seen: &Mount) -> Self {
+        Self {
+            of: busy.id,
+            id: seen.id,
+            path: seen.path.clone(),
+            device: busy.device,
+        }
+    }
 }
 
 // === impl Scan ===
@@ -102,41 +111,31 @@ impl Scan {
     /// The mounts as a process sees them, if it sees any. Each namespace is read once.
     fn views(&mut self, dir: &Path) -> Option<(Vec<MountView>, Namespace)> {
         let namespace = fs::read_link(dir.join("ns/mnt")).ok()?;
-        let view = |mount: &Mount, id: u64, path: &Path| MountView {
-            of: mount.id,
-            id,
-            path: path.to_owned(),
-            device: mount.device,
-        };
-        let own = self.busy.iter().map(|it| view(it, it.id, &it.path));
+        let own = self.busy.iter().map(|mount| MountView::new(mount, mount));
         if Some(&namespace) == self.own.as_ref() {
             return Some((own.collect(), Namespace::Own));
         }
         let busy = &self.busy;
         let copies = self.others.entry(namespace).or_insert_with(|| same_mounts(dir, busy));
-        let copies = copies.iter().filter_map(|copy| {
-            let mount = busy.iter().find(|it| it.id == copy.of)?;
-            Some(view(mount, copy.id, &copy.path))
-        });
         // A file of this namespace may be open there.
         let only_by_id = own.map(|it| MountView {
             path: PathBuf::new(),
             ..it
         });
-        Some((copies.chain(only_by_id).collect(), Namespace::Other))
+        Some((copies.iter().cloned().chain(only_by_id).collect(), Namespace::Other))
     }
 
-    fn note(&mut self, of: u64, pid: i32, dir: &Path, usage: Usage, namespace: Namespace) {
+    fn note(&mut self, of: u64, pid: i32, usage: Usage, namespace: Namespace) {
+        let dir = procfs::dir(&self.proc, pid);
         let Some(holders) = self.found.get_mut(&of) else { return };
         if holders.processes.len() == MAX_NAMED {
             holders.more += 1;
             return;
         }
-        let text = |name: &str| fs::read(dir.join(name)).unwrap_or_default();
         holders.processes.push(MountHolder {
             pid,
-            command: String::from_utf8_lossy(&text("comm")).trim_end().to_owned(),
-            container: container_of(&String::from_utf8_lossy(&text("cgroup"))),
+            command: procfs::command(&dir),
+            container: container_of(&procfs::text(&dir.join("cgroup"))),
             usage,
             namespace,
         });
@@ -153,34 +152,12 @@ fn nested_mounts(table: &MountTable, mount: &Mount) -> Holders {
 }
 
 /// The same mounts in another process's namespace: with the same file system and the same root directory.
-fn same_mounts(dir: &Path, busy: &[Mount]) -> Vec<SameMount> {
-    let Ok(text) = fs::read(dir.join("mountinfo")) else {
-        return Vec::new();
-    };
-    let devices: Vec<String> = busy
-        .iter()
-        .map(|it| format!("{}:{}", it.device.0, it.device.1))
-        .collect();
-    // Skip most lines cheaply: they belong to other devices.
-    let same_device = |line: &&[u8]| {
-        let device = line.split(|&it| it == b' ').nth(2);
-        device.is_some_and(|it| devices.iter().any(|device| device.as_bytes() == it))
-    };
-    let lines: Vec<&[u8]> = text.split(|&it| it == b'\n').filter(same_device).collect();
-    let Ok(table) = MountTable::parse(&lines.join(&b'\n'), Path::new("/")) else {
-        return Vec::new();
-    };
-    let same = |mount: &Mount| {
-        busy.iter()
-            .find(|it| it.device == mount.device && it.root == mount.root)
-            .map(|it| it.id)
-    };
+fn same_mounts(dir: &Path, busy: &[Mount]) -> Vec<MountView> {
+    let text = fs::read(dir.join("mountinfo")).unwrap_or_default();
+    let table = MountTable::parse(&text, Path::new("/")).unwrap_or_default();
     let copy = |mount: &Mount| {
-        Some(SameMount {
-            of: same(mount)?,
-            id: mount.id,
-            path: mount.path.clone(),
-        })
+        let is_same = |it: &&Mount| it.device == mount.device && it.root == mount.root;
+        Some(MountView::new(busy.iter().find(is_same)?, mount))
     };
     table.all().filter_map(copy).collect()
 }

@@ -8,8 +8,7 @@ use std::{
 
 /// Passes a flag to the kubelet inside a k3s or RKE2 process.
 const WRAPPER_FLAG: &[u8] = b"--kubelet-arg=";
-/// Flags that only a kubelet has, of any release. Not `--kubeconfig` or `--feature-gates`, which
-/// drivers and approvers have, too.
+/// Flags that only a kubelet has, of any release. Not `--kubeconfig` or `--feature-gates`, which drivers and approvers have, too.
 const KUBELET_FLAGS: [&[u8]; 66] = [
     b"allowed-unsafe-sysctls",
     b"bootstrap-kubeconfig",

@@ -13,7 +13,10 @@ use super::{
     capabilities,
     kind::{Kind, kind},
 };
-use crate::{model::foreign::ForeignText, node::lock::readable};
+use crate::{
+    model::foreign::ForeignText,
+    node::{lock::readable, procfs},
+};
 
 /// Flags of a kubelet. Paths are absolute, in the host's root file system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,9 +34,7 @@ pub struct KubeletFlags {
     pub root_dir: Option<PathBuf>,
     /// `--container-runtime-endpoint`.
     pub runtime: Option<String>,
-    /// `--cgroup-driver`, which counts more than the configuration.
-    pub cgroup_driver: Option<String>,
-    /// `--cgroup-root`, likewise.
+    /// `--cgroup-root`, which counts more than the configuration.
     pub cgroup_root: Option<String>,
     /// `--healthz-bind-address`, likewise.
     pub healthz_bind_address: Option<IpAddr>,
@@ -60,8 +61,6 @@ pub struct ExpectedFlags {
     pub resolved_root: PathBuf,
     /// The runtime's socket.
     pub runtime: PathBuf,
-    /// `--cgroup-driver`, or its value in the kubelet's configuration.
-    pub cgroup_driver: Option<String>,
     /// `--cgroup-root`, or its value in the kubelet's configuration.
     pub cgroup_root: String,
     /// The port of the kubelet's healthz; 0 for none.
@@ -85,9 +84,8 @@ pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
 /// Flags of the only kubelet process in the agent's mount namespace; `None` with none or several. A program that embeds a kubelet
 /// has no such flags.
 pub fn read_single_kubelet(proc: &Path) -> Option<KubeletFlags> {
-    let pids = fs::read_dir(proc).ok()?.flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let has_a_name = |pid: &i32| matches!(kind(&proc.join(pid.to_string())), Ok(Some(_)));
+    let has_a_name = |pid: &i32| matches!(kind(&procfs::dir(proc, *pid)), Ok(Some(_)));
+    let pids = procfs::pids(proc).ok()?.into_iter();
     let mut all = pids.filter(has_a_name).filter_map(|pid| read(proc, pid));
     let only = all.next()?;
     all.next().is_none().then_some(only)
@@ -95,7 +93,7 @@ pub fn read_single_kubelet(proc: &Path) -> Option<KubeletFlags> {
 
 /// Flags of this process. `None` if it is no kubelet by its name and flags, or has another mount namespace or root than the agent.
 pub fn read(proc: &Path, pid: i32) -> Option<KubeletFlags> {
-    let dir = proc.join(pid.to_string());
+    let dir = procfs::dir(proc, pid);
     let kind = kind(&dir).ok()?.unwrap_or(Kind::Listener);
     if !capabilities::may_mount(proc, &dir) || !has_our_paths(proc, &dir) {
         return None;
@@ -121,7 +119,6 @@ pub fn read(proc: &Path, pid: i32) -> Option<KubeletFlags> {
         config_dir: path("config-dir"),
         root_dir: path("root-dir"),
         runtime: text("container-runtime-endpoint"),
-        cgroup_driver: text("cgroup-driver"),
         cgroup_root: text("cgroup-root"),
         healthz_bind_address: text("healthz-bind-address").and_then(|text| text.parse().ok()),
         healthz_port: text("healthz-port").and_then(|text| text.parse().ok()),
@@ -163,62 +160,56 @@ impl KubeletFlags {
 
     /// Every flag that differs from the agent's settings, with its remedy. A flag that is not set is not compared.
     pub fn differences(&self, expected: &ExpectedFlags) -> Vec<Difference> {
-        let mut all = Vec::new();
-        let mut paths = |name: &str, theirs: Option<&Path>, flag: &str, expected: Option<&Path>| {
-            let Some(theirs) = theirs else { return };
-            if !expected.is_some_and(|expected| same(theirs, expected)) {
-                let theirs = theirs.display();
-                let expected = expected.map_or("nothing".into(), |expected| expected.display().to_string());
-                all.push(Difference::new(name, &theirs, flag, &expected));
-            }
-        };
-        paths(
-            "--kubeconfig",
-            self.kubeconfig.as_deref(),
-            "--kubeconfig",
-            Some(&expected.kubeconfig),
+        let path = |path: &Path| path.to_string_lossy().into_owned();
+        let (theirs, ours) = (
+            |given: &Option<PathBuf>| given.as_deref().map(path),
+            |given: &Option<PathBuf>| given.as_deref().map_or_else(|| "nothing".to_owned(), path),
         );
-        paths(
-            "--config",
-            self.config.as_deref(),
-            "--kubelet-config",
-            expected.kubelet_config.as_deref(),
-        );
-        let (theirs, dir) = (self.config_dir.as_deref(), expected.kubelet_config_dir.as_deref());
-        paths("--config-dir", theirs, "--kubelet-config-dir", dir);
-        let theirs = Some(self.root()).filter(|root| *root != expected.resolved_root);
-        paths("--root-dir", theirs, "--kubelet-root", Some(&expected.kubelet_root));
-        let socket = self
-            .runtime
-            .as_deref()
-            .map(|url| Path::new(url.strip_prefix("unix://").unwrap_or(url)));
-        paths(
-            "--container-runtime-endpoint",
-            socket,
-            "--cri-endpoint",
-            Some(&expected.runtime),
-        );
-        let mut texts = |name: &str, theirs: Option<&str>, flag: &str, expected: Option<&str>| {
-            if let Some(theirs) = theirs.filter(|theirs| Some(*theirs) != expected) {
-                all.push(Difference::new(name, &theirs, flag, expected.unwrap_or("nothing")));
-            }
-        };
-        let driver = expected.cgroup_driver.as_deref();
-        texts(
-            "--cgroup-driver",
-            self.cgroup_driver.as_deref(),
-            "--cgroup-driver",
-            driver,
-        );
-        let root = self.cgroup_root.as_deref();
-        texts("--cgroup-root", root, "--cgroup-root", Some(&expected.cgroup_root));
+        let root = Some(self.root()).filter(|root| *root != expected.resolved_root);
+        let runtime = self.runtime.as_deref();
+        let runtime = runtime.map(|url| url.strip_prefix("unix://").unwrap_or(url).to_owned());
         let name = self.hostname_override.as_deref().map(str::to_lowercase);
-        texts(
-            "--hostname-override",
-            name.as_deref(),
-            "--node-name",
-            Some(&expected.node_name),
+        let mut all = Vec::new();
+        let mut compare = |name: &str, theirs: Option<String>, flag: &str, ours: String| {
+            if let Some(theirs) = theirs.filter(|theirs| !is_same(theirs, &ours)) {
+                let theirs = ForeignText::new(&theirs);
+                all.push(Difference {
+                    what: format!("the kubelet was started with {name} {theirs}; the agent uses {flag} {ours}"),
+                    remedy: format!(
+                        "start the agent with {flag} {theirs}, or without {flag}: it then uses the kubelet's"
+                    ),
+                });
+            }
+        };
+        let (config, config_dir) = (ours(&expected.kubelet_config), ours(&expected.kubelet_config_dir));
+        let cgroup_root = (self.cgroup_root.clone(), expected.cgroup_root.clone());
+        compare(
+            "--kubeconfig",
+            theirs(&self.kubeconfig),
+            "--kubeconfig",
+            path(&expected.kubeconfig),
         );
+        compare("--config", theirs(&self.config), "--kubelet-config", config);
+        compare(
+            "--config-dir",
+            theirs(&self.config_dir),
+            "--kubelet-config-dir",
+            config_dir,
+        );
+        compare(
+            "--root-dir",
+            root.map(path),
+            "--kubelet-root",
+            path(&expected.kubelet_root),
+        );
+        compare(
+            "--container-runtime-endpoint",
+            runtime,
+            "--cri-endpoint",
+            path(&expected.runtime),
+        );
+        compare("--cgroup-root", cgroup_root.0, "--cgroup-root", cgroup_root.1);
+        compare("--hostname-override", name, "--node-name", expected.node_name.clone());
         if let Some(port) = self.healthz_port.filter(|port| *port != expected.healthz_port) {
             all.push(Difference {
                 what: format!(
@@ -234,24 +225,12 @@ impl KubeletFlags {
 }
 
 /// Compares texts: a path may lead to a server that does not answer. `/var/run` is `/run` on every node.
-fn same(theirs: &Path, expected: &Path) -> bool {
-    let plain = |path: &Path| match path.strip_prefix("/var/run") {
+fn is_same(theirs: &str, ours: &str) -> bool {
+    let plain = |text: &str| match Path::new(text).strip_prefix("/var/run") {
         Ok(below) => Path::new("/run").join(below),
-        Err(_) => path.to_owned(),
+        Err(_) => text.into(),
     };
-    plain(theirs) == plain(expected)
-}
-
-// === impl Difference ===
-
-impl Difference {
-    fn new(name: &str, theirs: &dyn std::fmt::Display, flag: &str, expected: &str) -> Self {
-        let theirs = ForeignText::new(&theirs.to_string());
-        Self {
-            what: format!("the kubelet was started with {name} {theirs}; the agent uses {flag} {expected}"),
-            remedy: format!("start the agent with {flag} {theirs}, or without {flag}: it then uses the kubelet's"),
-        }
-    }
+    plain(theirs) == plain(ours)
 }
 
 #[cfg(test)]
@@ -261,7 +240,7 @@ mod tests {
     use super::*;
 
     fn process(proc: &Path, pid: i32, comm: &str, arguments: &[&str]) -> PathBuf {
-        let dir = proc.join(pid.to_string());
+        let dir = procfs::dir(proc, pid);
         fs::create_dir_all(dir.join("ns")).unwrap();
         fs::write(dir.join("comm"), comm).unwrap();
         fs::write(dir.join("cmdline"), arguments.join("\0") + "\0").unwrap();
@@ -317,7 +296,7 @@ mod tests {
             "--config_dir=/etc/drop",
             "--root-dir=/data/kubelet",
             "--container-runtime-endpoint=unix:///run/cri.sock",
-            "--cgroup-driver=systemd",
+            "--cgroup-root=/kube",
             "--healthz-port=10348",
             "--hostname-override=N1",
         ];
@@ -328,8 +307,8 @@ mod tests {
         assert_eq!(start.root(), Path::new("/data/kubelet"));
         assert_eq!(start.runtime.as_deref(), Some("unix:///run/cri.sock"));
         assert_eq!(
-            (start.cgroup_driver.as_deref(), start.healthz_port),
-            (Some("systemd"), Some(10348))
+            (start.cgroup_root.as_deref(), start.healthz_port),
+            (Some("/kube"), Some(10348))
         );
         assert_eq!(*start.command, arguments.join(" "));
         // Of two kubelets it is unknown which one is this node's. Paths in a container are not the host's.
@@ -369,7 +348,6 @@ mod tests {
             config_dir: Some("/d".into()),
             root_dir: Some("/r".into()),
             runtime: Some("unix:///s".to_owned()),
-            cgroup_driver: Some("systemd".to_owned()),
             cgroup_root: Some("/kubelet".to_owned()),
             healthz_port: Some(1),
             hostname_override: Some("n2".to_owned()),
@@ -382,7 +360,6 @@ mod tests {
             ("--config-dir /d", "--kubelet-config-dir /d"),
             ("--root-dir /r", "--kubelet-root /r"),
             ("--container-runtime-endpoint /s", "--cri-endpoint /s"),
-            ("--cgroup-driver systemd", "--cgroup-driver systemd"),
             ("--cgroup-root /kubelet", "--cgroup-root /kubelet"),
             ("--healthz-port 1", "systemctl restart pod-teardown"),
             ("--hostname-override n2", "--node-name n2"),
@@ -390,6 +367,6 @@ mod tests {
             let named = |it: &Difference| it.what.contains(theirs) && it.remedy.contains(flag);
             assert!(differences.iter().any(named), "{theirs}: {differences:#?}");
         }
-        assert_eq!(differences.len(), 9);
+        assert_eq!(differences.len(), 8);
     }
 }

@@ -1,8 +1,9 @@
 //! Whether a kubelet answers on an address.
 
-use std::{collections::BTreeSet, fs, io, net::SocketAddr, path::Path};
+use std::{collections::BTreeSet, io, net::SocketAddr, path::Path};
 
 use super::{capabilities, evidence, kind::kind, sockets};
+use crate::node::procfs;
 
 /// Whether a process that may be a kubelet listens at `at`: one that may mount, and whose name is that of a kubelet or of a
 /// program that runs one inside. The process `known` is tried first; it may have any name if it has a kubelet's sockets.
@@ -28,21 +29,14 @@ pub fn is_kubelets_answer(proc: &Path, at: SocketAddr, known: Option<i32>) -> io
         )
     };
     if let Some(known) = known
-        && let known = proc.join(known.to_string())
+        && let known = procfs::dir(proc, known)
         && (listens(&sockets(&known)?)? || (listens_as_kubelet(&known)? && listens(&sockets::inodes(&known)?)?))
     {
         return Ok(true);
     }
     let mut all = BTreeSet::new();
-    for entry in fs::read_dir(proc)? {
-        let entry = entry?;
-        if entry
-            .file_name()
-            .to_str()
-            .is_some_and(|name| name.parse::<i32>().is_ok())
-        {
-            all.extend(sockets(&entry.path())?);
-        }
+    for pid in procfs::pids(proc)? {
+        all.extend(sockets(&procfs::dir(proc, pid))?);
     }
     listens(&all)
 }

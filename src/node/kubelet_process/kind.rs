@@ -8,7 +8,7 @@ use std::{
 
 use nix::errno::Errno;
 
-use crate::node::fault;
+use crate::node::{fault, procfs};
 
 const NAME: &str = "kubelet";
 /// Programs that embed a kubelet or start one, each with the arguments that make it do so; without any it always does.
@@ -66,12 +66,6 @@ pub(super) fn has_exited(dir: &Path) -> bool {
     let Ok(tasks) = fs::read_dir(dir.join("task")) else {
         return !dir.exists();
     };
-    let is_zombie = || {
-        let stat = fs::read(dir.join("stat")).unwrap_or_default();
-        let after_name = stat.iter().rposition(|&byte| byte == b')').map(|at| &stat[at + 1..]);
-        after_name
-            .and_then(|rest| rest.trim_ascii_start().first())
-            .is_some_and(|state| b"ZX".contains(state))
-    };
+    let is_zombie = || matches!(procfs::state(&procfs::text(&dir.join("stat"))), Some('Z' | 'X'));
     tasks.count() <= 1 && is_zombie()
 }

@@ -28,7 +28,11 @@ use super::{
     process::{LocalKubelet, MatchReason},
     root,
 };
-use crate::node::{fault, mounts::MountTable};
+use crate::node::{
+    fault,
+    mounts::MountTable,
+    procfs::{self, Stat},
+};
 
 /// Root of the host: the agent runs in the host's mount namespace, or refuses to run.
 const HOST: &str = "/";
@@ -42,7 +46,7 @@ const MIN_WALK_TIMEOUT: Duration = Duration::from_millis(50);
 const MAX_HANGING: usize = if cfg!(test) { 100 } else { 8 };
 
 /// A process, by its directory in procfs and when it was started.
-type Process = (PathBuf, Vec<u8>);
+type Process = (PathBuf, Option<Duration>);
 
 /// Walks in progress, each with whether it is known to be in the host's root.
 static RUNNING_WALKS: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
@@ -62,14 +66,15 @@ enum WalkError {
     ForeignRoot,
 }
 
-/// Input of a probe.
-struct Input {
-    kind: Kind,
-    dir: PathBuf,
-    arguments: Vec<u8>,
+/// A process, and the kubelet of this node.
+pub(super) struct Input {
+    pub kind: Kind,
+    /// Its directory in procfs.
+    pub dir: PathBuf,
+    pub arguments: Vec<u8>,
     /// Directories below which it listens on a kubelet's sockets, as that process sees them.
-    listens_below: Vec<PathBuf>,
-    local: LocalKubelet,
+    pub listens_below: Vec<PathBuf>,
+    pub local: LocalKubelet,
 }
 
 // === impl WalkTime ===
@@ -91,46 +96,6 @@ impl WalkTime {
             .saturating_duration_since(Instant::now())
             .max(MIN_WALK_TIMEOUT)
     }
-}
-
-/// Why the process counts as a kubelet of this node; `None` if it is none.
-///
-/// # Errors
-/// When that is unknown because of the host or of this agent.
-pub(super) fn probe(
-    kind: Kind,
-    dir: &Path,
-    arguments: &Arguments<'_>,
-    listens_below: Vec<PathBuf>,
-    local: &LocalKubelet,
-    time: WalkTime,
-) -> Result<Option<MatchReason>, Errno> {
-    if let Kind::Wrapper(subcommands) = kind
-        && !arguments.runs_kubelet(subcommands)
-    {
-        return Ok(None);
-    }
-    let input = Input {
-        kind,
-        dir: dir.to_owned(),
-        arguments: arguments.0.to_owned(),
-        listens_below,
-        local: local.clone(),
-    };
-    let roots = input.roots();
-    let (why, is_configured) = match on_a_thread(dir, time, move |flag| input.answer(flag)) {
-        Ok(None) => return Ok(None),
-        Ok(Some((why, is_configured))) => (Ok(why), is_configured),
-        Err(WalkError::Host(errno)) => (Err(errno), false),
-        Err(WalkError::ForeignRoot) if roots.iter().any(|root| is_mounted(dir, root, local)) => {
-            (Ok(MatchReason::SameDirectory), false)
-        }
-        Err(WalkError::ForeignRoot) => return Ok(None),
-    };
-    if kind == Kind::Candidate && !is_configured && !evidence::is_shown(dir, arguments, local)? {
-        return Ok(None);
-    }
-    why.map(Some)
 }
 
 /// Runs `answer` on a thread and waits for at most the `time` that is left. A process has at most one such thread.
@@ -195,16 +160,45 @@ fn running_walks() -> MutexGuard<'static, BTreeMap<Process, Arc<AtomicBool>>> {
 }
 
 /// Start time of the process: PIDs are reused.
-fn started(dir: &Path) -> Vec<u8> {
-    let stat = fs::read(dir.join("stat")).unwrap_or_default();
-    let after_name = stat.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 1);
-    let mut fields = stat[after_name..].split(|&byte| byte == b' ');
-    fields.nth(20).unwrap_or_default().to_owned()
+fn started(dir: &Path) -> Option<Duration> {
+    Stat::parse(&procfs::text(&dir.join("stat"))).map(|stat| stat.start)
 }
 
 // === impl Input ===
 
 impl Input {
+    /// Why the process counts as a kubelet of this node; `None` if it is none.
+    ///
+    /// # Errors
+    /// When that is unknown because of the host or of this agent.
+    pub fn probe(self, time: WalkTime) -> Result<Option<MatchReason>, Errno> {
+        if let Kind::Wrapper(subcommands) = self.kind
+            && !Arguments(&self.arguments).runs_kubelet(subcommands)
+        {
+            return Ok(None);
+        }
+        let input = Arc::new(self);
+        let on_thread = Arc::clone(&input);
+        let is_mounted = || {
+            let roots = input.roots();
+            roots.iter().any(|root| is_mounted(&input.dir, root, &input.local))
+        };
+        let (why, is_configured) = match on_a_thread(&input.dir, time, move |flag| on_thread.answer(flag)) {
+            Ok(None) => return Ok(None),
+            Ok(Some((why, is_configured))) => (Ok(why), is_configured),
+            Err(WalkError::Host(errno)) => (Err(errno), false),
+            Err(WalkError::ForeignRoot) if is_mounted() => (Ok(MatchReason::SameDirectory), false),
+            Err(WalkError::ForeignRoot) => return Ok(None),
+        };
+        if input.kind == Kind::Candidate
+            && !is_configured
+            && !evidence::is_shown(&input.dir, &Arguments(&input.arguments), &input.local)?
+        {
+            return Ok(None);
+        }
+        why.map(Some)
+    }
+
     /// Why it counts, and whether its configuration is a kubelet's (read only if needed).
     fn answer(&self, is_in_host_root: &AtomicBool) -> Result<Option<(MatchReason, bool)>, WalkError> {
         let arguments = Arguments(&self.arguments);
@@ -367,7 +361,7 @@ mod tests {
             format!("5 (kube) let) S 1 {}77 0", "0 ".repeat(17)),
         )
         .unwrap();
-        assert_eq!(started(&process("5")), b"77");
+        assert_eq!(started(&process("5")), Some(Duration::from_millis(770)));
         assert_eq!(again("5"), Ok(2));
         fs::remove_file(process("5").join("stat")).unwrap();
         drop((release, second_release));

@@ -1,11 +1,8 @@
-use std::{
-    net::SocketAddr,
-    os::unix::{ffi::OsStrExt as _, fs::symlink},
-};
+use std::{net::SocketAddr, os::unix::fs::symlink};
 
 use nix::errno::Errno;
 
-use super::*;
+use super::{arguments::Arguments, *};
 use crate::node::kubelet_root::KubeletRoot;
 
 fn ours(root: &KubeletRoot) -> LocalKubelet {
@@ -190,14 +187,6 @@ fn wrapper_in_a_snap_or_container_counts_with_our_directory_at_our_path() {
 }
 
 #[test]
-fn unreadable_wrapper_counts() {
-    let machine = Machine::new();
-    let dir = machine.process(5, "k3s-server", &["/usr/local/bin/k3s server"]);
-    fs::remove_file(dir.join("root")).unwrap();
-    assert_eq!(machine.found(), [(5, MatchReason::Unreadable(Errno::ENOENT))]);
-}
-
-#[test]
 fn failed_walk_counts_only_in_the_hosts_root() {
     let machine = Machine::new();
     symlink("kubelet", machine.path("rootfs/var/lib/kubelet")).unwrap();
@@ -315,7 +304,6 @@ fn process_named_like_a_kubelet_counts_with_kubelet_evidence() {
     has("a flag", &nothing, &["--hostname_override=n1"], true);
     for flag in [
         "--fail-swap-on=false",
-        "--fail-cgroupv1",
         "--max-pods=110",
         "--eviction-hard=memory.available<1%",
         "--register-node",
@@ -324,7 +312,6 @@ fn process_named_like_a_kubelet_counts_with_kubelet_evidence() {
         "--manifest-url=http://x",
         "--pod-manifest-path=/x",
         "--node-labels=a=b",
-        "--cgroups-per-qos=false",
         "--kube-reserved=cpu=1",
         "--system_reserved=cpu=1",
     ] {
@@ -359,42 +346,23 @@ fn process_named_like_a_kubelet_counts_with_kubelet_evidence() {
         has(&other[10..], &nothing, &[other], false);
     }
     let unix = |path: &str, flags: &str| {
-        let line = format!("0000000000000000: 00000002 00000000 {flags} 0001 01 77 {path}\n");
-        move |dir: &Path| sockets_of(dir, "unix", &line)
+        format!("0000000000000000: 00000002 00000000 {flags} 0001 01 77 /var/lib/kubelet/{path}\n")
     };
-    has(
-        "its socket",
-        &unix("/var/lib/kubelet/pod-resources/kubelet.sock", "00010000"),
-        &[],
-        true,
-    );
-    has(
-        "a connection",
-        &unix("/var/lib/kubelet/pod-resources/kubelet.sock", "00000000"),
-        &[],
-        false,
-    );
-    has(
-        "a driver's",
-        &unix("/var/lib/kubelet/plugins/gpu/dra.sock", "00010000"),
-        &[],
-        false,
-    );
-    let tcp = |file: &'static str, local: &str, state: &str| {
-        let line = format!(
-            "  0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000     0        0 77 1 0\n"
-        );
-        move |dir: &Path| sockets_of(dir, file, &line)
+    let tcp = |local: &str, state: &str| {
+        format!("  0: {local} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000     0        0 77 1 0\n")
     };
-    has(
-        "its port",
-        &tcp("tcp6", "00000000000000000000000000000000:280A", "0A"),
-        &[],
-        true,
-    );
-    has("its health", &tcp("tcp", "0100007F:2808", "0A"), &[], true);
-    has("another port", &tcp("tcp", "0100007F:1F90", "0A"), &[], false);
-    has("a client", &tcp("tcp", "0100007F:2808", "01"), &[], false);
+    let (pod_resources, any_address) = ("pod-resources/kubelet.sock", "0".repeat(32));
+    for (what, file, line, counts) in [
+        ("its socket", "unix", unix(pod_resources, "00010000"), true),
+        ("a connection", "unix", unix(pod_resources, "00000000"), false),
+        ("a driver's", "unix", unix("plugins/gpu/dra.sock", "00010000"), false),
+        ("its port", "tcp6", tcp(&format!("{any_address}:280A"), "0A"), true),
+        ("its health", "tcp", tcp("0100007F:2808", "0A"), true),
+        ("another port", "tcp", tcp("0100007F:1F90", "0A"), false),
+        ("a client", "tcp", tcp("0100007F:2808", "01"), false),
+    ] {
+        has(what, &|dir| sockets_of(dir, file, &line), &[], counts);
+    }
 }
 
 /// A kubelet started by a loader, or under another name, is as much a kubelet as any.
@@ -481,29 +449,6 @@ fn process_of_any_name_counts_if_it_listens_on_a_kubelet_socket() {
     assert!(find(&proc, &local).is_err());
     listens(&in_ours(device_plugins), "00000000");
     assert_eq!(found(), []);
-}
-
-#[test]
-fn socket_path_is_read_as_bytes() {
-    let machine = Machine::new();
-    let root = KubeletRoot::resolve(&machine.path("ours")).unwrap();
-    let name = std::ffi::OsStr::from_bytes(b"our kubelet\xff");
-    let renamed = machine.path("").join(name);
-    fs::rename(machine.path("ours"), &renamed).unwrap();
-    symlink(&renamed, machine.path("ours")).unwrap();
-    let dir = machine.process_here(5, "main", &["main"]);
-    fs::create_dir_all(machine.path("proc/self/net")).unwrap();
-    fs::create_dir(dir.join("fd")).unwrap();
-    symlink("socket:[77]", dir.join("fd/3")).unwrap();
-    let path = renamed.join("device-plugins/kubelet.sock");
-    let line = [
-        b"0000000000000000: 00000002 00000000 00010000 0001 01 77 ",
-        path.as_os_str().as_bytes(),
-        b"\n",
-    ]
-    .concat();
-    fs::write(machine.path("proc/self/net/unix"), line).unwrap();
-    assert_eq!(machine.found(), [(5, MatchReason::SameDirectory)], "{root:?}");
 }
 
 /// The process has socket 77, as this line shows.

@@ -11,31 +11,28 @@ use crate::model::foreign::ForeignText;
 
 /// Longest line in bytes.
 const MAX_LINE: usize = 300;
-/// The priority `err` of syslog; smaller numbers are worse.
-const ERR: u8 = 3;
 
-/// How well a line explains the end of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Rank {
-    /// An error, which the process may have survived.
-    Error,
-    /// The process ends because of it.
-    Fatal,
+/// A line that explains the end of a process.
+struct ErrorLine<'a> {
+    /// The process ends because of it. It may have survived any other error.
+    is_fatal: bool,
+    /// Without klog's header: its time and PID differ at each run.
+    text: &'a str,
 }
 
 /// The last fatal line, or else the last error, of the last runs of the unit. `entries`: oldest first.
 pub fn last_error(entries: &[Entry], runs: usize) -> Option<String> {
     let entries = of_last_runs(entries, runs);
-    let ranked = entries.iter().enumerate().filter_map(|(at, entry)| {
-        let (rank, text) = rank(entry)?;
-        Some((rank, at, text))
-    });
-    let (worst, at, text) = ranked.max_by_key(|(rank, at, _)| (*rank, *at))?;
-    let line = plain(&with_continuation(text, &entries[at + 1..]));
+    let errors = entries
+        .iter()
+        .enumerate()
+        .filter_map(|(at, entry)| Some((at, error_in(&entry.message)?)));
+    let (at, error) = errors.max_by_key(|(at, error)| (error.is_fatal, *at))?;
+    let line = plain(&with_continuation(error.text, &entries[at + 1..]));
     // The error directly before a fatal one may be its cause: an expired certificate, and then a missing bootstrap-kubelet.conf.
-    let cause = at.checked_sub(1).and_then(|before| rank(&entries[before]));
-    let line = match cause.filter(|_| worst == Rank::Fatal) {
-        Some((Rank::Error, cause)) => format!("{}; {line}", plain(cause)),
+    let before = at.checked_sub(1).filter(|_| error.is_fatal);
+    let line = match before.and_then(|before| error_in(&entries[before].message)) {
+        Some(ErrorLine { is_fatal: false, text }) => format!("{}; {line}", plain(text)),
         _ => line,
     };
     Some(ForeignText::within(&line, MAX_LINE).into())
@@ -54,35 +51,29 @@ fn of_last_runs(entries: &[Entry], runs: usize) -> &[Entry] {
     &entries[begin..]
 }
 
-/// How well the line explains, and the line without klog's header: its time and PID differ at each run.
-fn rank(entry: &Entry) -> Option<(Rank, &str)> {
-    let line = entry.message.trim_end();
-    if let Some((severity, text)) = klog(line) {
+/// The error in this line, if it is one.
+fn error_in(line: &str) -> Option<ErrorLine<'_>> {
+    let line = line.trim_end();
+    let has_level = |level: &str| line.starts_with("time=") && line.contains(level);
+    let (is_fatal, text) = if let Some((severity, text)) = klog(line) {
         let is_last = severity == 'F' || text.starts_with("\"command failed\"");
-        return match severity {
-            'E' | 'F' if is_last => Some((Rank::Fatal, text)),
-            'E' => Some((Rank::Error, text)),
-            _ => None,
-        };
-    }
-    if line.starts_with("{\"ts\":") {
+        (is_last, Some(text).filter(|_| matches!(severity, 'E' | 'F'))?)
+    } else if line.starts_with("{\"ts\":") {
         let fields: Value = serde_json::from_str(line).ok()?;
         // Only messages have a verbosity (k8s.io/component-base: logs/json).
-        return match (fields.get("v"), &fields["msg"]) {
-            (Some(_), _) => None,
-            (None, Value::String(message)) if message == "command failed" => Some((Rank::Fatal, line)),
-            (None, _) => Some((Rank::Error, line)),
-        };
-    }
-    let begins = |beginnings: &[&str]| beginnings.iter().any(|it| line.starts_with(it));
-    let has_level = |level: &str| line.starts_with("time=") && line.contains(level);
-    if begins(&["Error: ", "panic: ", "fatal error: "]) || has_level(" level=fatal ") {
-        Some((Rank::Fatal, line))
-    } else if has_level(" level=error ") || entry.priority <= ERR && !line.is_empty() {
-        Some((Rank::Error, line))
+        (
+            fields["msg"] == "command failed",
+            Some(line).filter(|_| fields.get("v").is_none())?,
+        )
+    } else if has_level(" level=error ") {
+        (false, line)
     } else {
-        None
-    }
+        let is_fatal = ["Error: ", "panic: ", "fatal error: "]
+            .iter()
+            .any(|it| line.starts_with(it));
+        (true, Some(line).filter(|_| is_fatal || has_level(" level=fatal "))?)
+    };
+    Some(ErrorLine { is_fatal, text })
 }
 
 /// Severity and text of a line with klog's header, such as `E1129 00:41:02.123456   4711 run.go:72] "command failed"`.
@@ -106,27 +97,24 @@ fn with_continuation(text: &str, newer: &[Entry]) -> String {
     whole
 }
 
-/// Message and error of a structured line; any other line as it is.
+/// Message and error of a structured line; any other line as it is. Some messages say nothing.
 fn plain(line: &str) -> String {
-    if let Ok(fields) = serde_json::from_str::<Value>(line) {
+    let (message, error, rest) = if let Ok(fields) = serde_json::from_str::<Value>(line) {
         let text = |name: &str| fields[name].as_str().map(str::to_owned);
-        return joined(text("msg").unwrap_or_default(), text("err"), "");
-    }
-    if line.starts_with("time=") {
+        (text("msg").unwrap_or_default(), text("err"), "")
+    } else if line.starts_with("time=") {
         let message = line.split_once(" msg=").and_then(|(_, rest)| quoted(rest));
-        return message.map_or_else(|| line.to_owned(), |(message, _)| message);
-    }
-    match quoted(line) {
-        Some((message, rest)) => {
-            let error = rest.split_once(" err=").and_then(|(_, rest)| quoted(rest));
-            joined(message, error.map(|(error, _)| error), rest)
-        }
-        None => line.strip_prefix("Error: ").unwrap_or(line).to_owned(),
-    }
-}
-
-/// The message and its error, or the rest of the line. Some messages say nothing.
-fn joined(message: String, error: Option<String>, rest: &str) -> String {
+        (
+            message.map_or_else(|| line.to_owned(), |(message, _)| message),
+            None,
+            "",
+        )
+    } else if let Some((message, rest)) = quoted(line) {
+        let error = rest.split_once(" err=").and_then(|(_, rest)| quoted(rest));
+        (message, error.map(|(error, _)| error), rest)
+    } else {
+        (line.strip_prefix("Error: ").unwrap_or(line).to_owned(), None, "")
+    };
     match error {
         Some(error) if ["command failed", "Unhandled Error"].contains(&&*message) => error,
         Some(error) => format!("{message}: {error}"),

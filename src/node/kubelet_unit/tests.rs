@@ -53,20 +53,6 @@ async fn unit_that_fails_has_its_last_error_and_one_that_a_user_has_stopped_has_
     }
 }
 
-/// A user may have repaired what an earlier run failed of.
-#[tokio::test]
-async fn error_of_an_earlier_run_counts_only_if_systemd_has_restarted_the_unit() {
-    for (kind, has_error) in [
-        (UnitKind::Restarting, true),
-        (UnitKind::Running, false),
-        (UnitKind::Killed, false),
-    ] {
-        let behaviors = Box::leak(Box::new([Behavior::Kubelet(kind)]));
-        let details = details_with(behaviors, Path::new("/proc"), "b1").await.unwrap();
-        assert_eq!(details.contains("last error"), has_error, "{details}");
-    }
-}
-
 #[tokio::test]
 async fn process_of_a_unit_that_hangs_is_shown_with_its_state() {
     let proc = tempfile::tempdir().unwrap();

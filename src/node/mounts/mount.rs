@@ -31,8 +31,12 @@ pub struct Mount {
     pub fs_type: OsString,
     /// The mounted source, such as a device.
     pub source: OsString,
-    /// Options of the file system, comma-separated; empty in a table that is read by ID.
+    /// Options of the file system, comma-separated.
     pub super_options: OsString,
+    /// Its peer group: mounts and unmounts propagate within it.
+    pub shared: Option<u64>,
+    /// The peer group from which it receives propagation.
+    pub master: Option<u64>,
 }
 
 /// A directory or file that something is mounted on: the device of its file system, and the path in that.
@@ -40,19 +44,15 @@ pub type MountedOn = ((u32, u32), PathBuf);
 
 /// A line of mountinfo that lacks a field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("mountinfo line without {missing}: {line:?}")]
-pub struct BadLine {
-    missing: &'static str,
-    line: OsString,
-}
+#[error("invalid mountinfo line: {0:?}")]
+pub struct BadLine(OsString);
 
 /// The mount point in this line of mountinfo.
 pub(super) fn path_of(line: &[u8]) -> Result<Cow<'_, Path>, BadLine> {
     let field = line.split(|&byte| byte == b' ').nth(4);
-    field.map(plain).ok_or_else(|| BadLine {
-        missing: "a path",
-        line: OsString::from_vec(line.to_vec()),
-    })
+    field
+        .map(plain)
+        .ok_or_else(|| BadLine(OsStr::from_bytes(line).to_owned()))
 }
 
 /// The unescaped path in a field.
@@ -67,11 +67,6 @@ fn plain(field: &[u8]) -> Cow<'_, Path> {
 // === impl Mount ===
 
 impl Mount {
-    /// Whether the file system exists only in memory: its unmount needs no server and writes nothing.
-    pub(super) fn is_in_memory(&self) -> bool {
-        matches!(self.fs_type.as_bytes(), b"tmpfs" | b"ramfs" | b"hugetlbfs")
-    }
-
     /// The directory or file that it is mounted on: its file system, and the path in it. `parent` is the mount with the ID
     /// [`Self::parent`]; `None` if it is another one.
     ///
@@ -95,47 +90,46 @@ impl Mount {
         is_block.then(|| (major(source.st_rdev), minor(source.st_rdev)))
     }
 
-    /// Parses a line of mountinfo.
-    pub(in crate::node) fn parse_line(line: &[u8]) -> Result<Self, BadLine> {
-        let path = path_of(line)?.into_owned();
-        Self::parse(line, path)
+    /// Parses a line of mountinfo with this path.
+    pub(super) fn parse(line: &[u8], path: PathBuf) -> Result<Self, BadLine> {
+        Self::from_fields(line, path).ok_or_else(|| BadLine(OsStr::from_bytes(line).to_owned()))
     }
 
-    pub(super) fn parse(line: &[u8], path: PathBuf) -> Result<Self, BadLine> {
-        let bad = |missing| BadLine {
-            missing,
-            line: OsString::from_vec(line.to_vec()),
-        };
+    fn from_fields(line: &[u8], path: PathBuf) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
-        let id = number(fields.next()).ok_or_else(|| bad("an id"))?;
-        let parent = number(fields.next()).ok_or_else(|| bad("a parent"))?;
-        let device = fields.next().and_then(device).ok_or_else(|| bad("a device"))?;
-        let (root, root_deleted) = without_deleted(unescape(fields.next().ok_or_else(|| bad("a root"))?));
+        let id = number(fields.next())?;
+        let parent = number(fields.next())?;
+        let device = device(fields.next()?)?;
+        let (root, root_deleted) = without_deleted(unescape(fields.next()?));
         // Path and options of the mount, then any number of optional fields up to a single dash.
-        fields
-            .by_ref()
-            .skip(2)
-            .find(|field| *field == b"-")
-            .ok_or_else(|| bad("a separator"))?;
-        let fs_type = unescape(fields.next().ok_or_else(|| bad("a type"))?);
-        let source = unescape(fields.next().ok_or_else(|| bad("a source"))?);
-        let super_options = unescape(fields.next().unwrap_or_default());
-        Ok(Self {
+        let (mut shared, mut master) = (None, None);
+        let mut optional = fields.by_ref().skip(2);
+        loop {
+            let field = optional.next()?;
+            if field == b"-" {
+                break;
+            }
+            shared = shared.or_else(|| number(field.strip_prefix(b"shared:")));
+            master = master.or_else(|| number(field.strip_prefix(b"master:")));
+        }
+        Some(Self {
             id,
             parent,
             device,
             root: root.into(),
             root_deleted,
             path,
-            fs_type,
-            source,
-            super_options,
+            fs_type: unescape(fields.next()?),
+            source: unescape(fields.next()?),
+            super_options: unescape(fields.next().unwrap_or_default()),
+            shared,
+            master,
         })
     }
 }
 
 /// The root of a mount without the kernel's mark that it is deleted, and whether it was there.
-pub(super) fn without_deleted(root: OsString) -> (OsString, bool) {
+fn without_deleted(root: OsString) -> (OsString, bool) {
     // No path within a file system contains two slashes, so this suffix is the kernel's.
     match root.as_bytes().strip_suffix(b"//deleted") {
         Some(path) => (OsStr::from_bytes(path).to_owned(), true),

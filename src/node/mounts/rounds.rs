@@ -1,21 +1,16 @@
 //! Unmounts in rounds, because one unmount may propagate to other mounts or uncover one.
 
-use std::{
-    collections::HashMap,
-    ops::ControlFlow,
-    path::{Path, PathBuf},
-    sync::Arc,
-};
+use std::{collections::HashMap, path::Path, sync::Arc};
 
 use nix::errno::Errno;
 
 use super::{
-    Mount, MountTable,
+    Mount, MountTable, Mounts,
     hanging::{Hanging, Mounted},
-    unmount::unmount_seen,
+    unmount::unmount,
 };
 use crate::node::{
-    effects::{Effects, Outcome},
+    effects::Effects,
     fault::{Cause, Fault},
     holders::holders,
     unmounts::{Call, UnmountBackend},
@@ -24,153 +19,79 @@ use crate::node::{
 /// Limit of rounds, against a process that keeps mounting.
 const MAX_ROUNDS: usize = 16;
 
-/// What to unmount.
-#[derive(Debug)]
-pub enum UnmountScope {
-    /// At or below one of these paths.
-    AtOrBelow(Vec<PathBuf>),
-    /// Below this path, but not on it.
-    Below(PathBuf),
-}
+// === impl Mounts ===
 
-/// Progress of the rounds. Completion is only proven by a table requested after the last unmount.
-#[derive(Debug)]
-pub struct UnmountRounds {
-    scope: UnmountScope,
-    report: UnmountReport,
-    /// Faults of the last round, by mount ID.
-    faults: HashMap<u64, Fault>,
-    /// Mounts tried in the last round. IDs alone are not enough: the kernel reuses them at once.
-    tried: Vec<Mount>,
-    rounds: usize,
-    /// Busy mounts without a known holder were retried once.
-    has_retried: bool,
-}
-
-/// Result of the rounds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct UnmountReport {
-    /// Number of unmounts; propagation may have removed more.
-    pub unmounted: usize,
-    /// The last mount table.
-    pub table: Arc<MountTable>,
-}
-
-/// Mounts that remain, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StillMounted {
-    /// One for each remaining mount.
-    pub faults: Vec<Fault>,
-    /// What was unmounted before.
-    pub report: UnmountReport,
-}
-
-// === impl UnmountScope ===
-
-impl UnmountScope {
-    /// The mounts in this scope, in unmount order.
-    fn mounts(&self, table: &MountTable) -> Vec<Mount> {
-        match self {
-            Self::AtOrBelow(paths) => table.mounts_at_or_below(paths),
-            Self::Below(dir) => table.mounts_below(dir),
-        }
+impl Mounts {
+    /// Unmounts everything below `dir`, but not `dir` itself. As [`Self::unmount_all_at`].
+    pub fn unmount_all_below(&self, dir: &Path, effects: &Effects) -> Result<Arc<MountTable>, Vec<Fault>> {
+        self.unmount_all(&|path| path != dir && path.starts_with(dir), effects)
     }
 
-    fn contains(&self, path: &Path) -> bool {
-        match self {
-            Self::AtOrBelow(paths) => paths.iter().any(|root| path.starts_with(root)),
-            Self::Below(dir) => path != dir && path.starts_with(dir),
-        }
-    }
-}
-
-// === impl UnmountRounds ===
-
-impl UnmountRounds {
-    pub(super) fn new(scope: UnmountScope) -> Self {
-        Self {
-            scope,
-            report: UnmountReport::default(),
-            faults: HashMap::new(),
-            tried: Vec::new(),
-            rounds: 0,
-            has_retried: false,
-        }
-    }
-
-    /// Runs a round based on a table that may be outdated. Failed unmounts are retried, unless one hangs.
-    pub(super) fn unmount(&mut self, table: &MountTable, effects: &Effects) {
-        let remaining = self.scope.mounts(table);
-        self.unmount_each(remaining, table, effects);
-        if !self.faults.values().any(|fault| matches!(fault.cause, Cause::Hangs(_))) {
-            self.tried.clear();
-        }
-    }
-
-    /// Runs the next round, based on a table requested after the last one. Blocks.
-    pub fn run_next(
-        mut self,
-        table: Result<Arc<MountTable>, Fault>,
+    /// Unmounts everything at or below `paths`. Returns the last mount table. Blocks.
+    ///
+    /// # Errors
+    /// A fault for each mount that remains.
+    pub fn unmount_all_at<P: AsRef<Path>>(
+        &self,
+        paths: &[P],
         effects: &Effects,
-    ) -> ControlFlow<Result<UnmountReport, StillMounted>, Self> {
-        match table {
-            Ok(table) => self.report.table = table,
-            Err(fault) => return ControlFlow::Break(self.still_mounted(vec![fault])),
-        }
-        let table = Arc::clone(&self.report.table);
-        let remaining = self.scope.mounts(&table);
-        if remaining.is_empty() {
-            // The kernel removes a mount from the table before it writes dirty data to the server.
-            let hanging = hanging(effects, |path| self.scope.contains(path));
-            return ControlFlow::Break(if hanging.is_empty() {
-                Ok(self.report)
-            } else {
-                self.still_mounted(hanging)
-            });
-        }
-        if remaining == self.tried || self.rounds > MAX_ROUNDS || self.faults.values().any(Fault::is_blocked) {
-            explain_busy(&mut self.faults, &remaining, &table, effects);
-            // A short-lived user, such as an exiting process, may have released it meanwhile. No event reports that.
-            if !self.has_retried && self.faults.values().any(is_busy_without_known_holder) {
-                self.has_retried = true;
-                self.unmount_each(remaining, &table, effects);
-                return ControlFlow::Continue(self);
-            }
-            let unexplained = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
-            let faults = remaining
-                .iter()
-                .map(|it| self.faults.remove(&it.id).unwrap_or_else(|| unexplained(it)))
-                .collect();
-            return ControlFlow::Break(self.still_mounted(faults));
-        }
-        self.unmount_each(remaining, &table, effects);
-        ControlFlow::Continue(self)
+    ) -> Result<Arc<MountTable>, Vec<Fault>> {
+        self.unmount_all(&|path| paths.iter().any(|root| path.starts_with(root)), effects)
     }
 
-    fn unmount_each(&mut self, remaining: Vec<Mount>, table: &MountTable, effects: &Effects) {
-        self.rounds += 1;
-        self.faults.clear();
-        for mount in &remaining {
-            match unmount_seen(mount, table, effects) {
-                Ok(Outcome::Done) => self.report.unmounted += 1,
-                Ok(Outcome::Nothing) => {}
-                Err(mut fault) => {
-                    if let Cause::Hangs(hanging) = &mut fault.cause {
-                        hanging.what.get_or_insert_with(|| mount.into());
-                    }
-                    self.faults.insert(mount.id, fault);
+    /// The first round uses a recent table, which may be outdated because of other unmounts, and still be right about this scope.
+    /// Completion is only proven by a table that was read after the last unmount.
+    fn unmount_all(
+        &self,
+        is_in_scope: &dyn Fn(&Path) -> bool,
+        effects: &Effects,
+    ) -> Result<Arc<MountTable>, Vec<Fault>> {
+        // IDs alone are not enough: the kernel reuses them at once.
+        let in_scope = |table: &MountTable| table.unmount_order(|mount| is_in_scope(&mount.path));
+        let mut tried = in_scope(&self.read_recent());
+        let mut faults = unmount_each(&tried, effects);
+        if !faults.values().any(|fault| matches!(fault.cause, Cause::Hangs(_))) {
+            tried.clear();
+        }
+        let (mut rounds, mut has_retried) = (1, false);
+        loop {
+            let table = self.read()?;
+            let remaining = in_scope(&table);
+            if remaining.is_empty() {
+                // The kernel removes a mount from the table before it writes dirty data to the server.
+                let hanging = hanging(effects, is_in_scope);
+                return if hanging.is_empty() { Ok(table) } else { Err(hanging) };
+            }
+            if remaining == tried || rounds > MAX_ROUNDS || faults.values().any(Fault::is_blocked) {
+                explain_busy(&mut faults, &remaining, &table, effects);
+                // A short-lived user, such as an exiting process, may have released it meanwhile. No event reports that.
+                if has_retried || !faults.values().any(is_busy_without_known_holder) {
+                    let unexplained = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
+                    let remaining = remaining.iter();
+                    let faults = remaining.map(|it| faults.remove(&it.id).unwrap_or_else(|| unexplained(it)));
+                    return Err(faults.collect());
                 }
+                has_retried = true;
             }
+            faults = unmount_each(&remaining, effects);
+            tried = remaining;
+            rounds += 1;
         }
-        self.tried = remaining;
     }
+}
 
-    fn still_mounted(self, faults: Vec<Fault>) -> Result<UnmountReport, StillMounted> {
-        Err(StillMounted {
-            faults,
-            report: self.report,
-        })
+/// The faults of mounts that could not be unmounted, by mount ID.
+fn unmount_each(mounts: &[Mount], effects: &Effects) -> HashMap<u64, Fault> {
+    let mut faults = HashMap::new();
+    for mount in mounts {
+        if let Err(mut fault) = unmount(&mount.path, effects) {
+            if let Cause::Hangs(hanging) = &mut fault.cause {
+                hanging.what.get_or_insert_with(|| mount.into());
+            }
+            faults.insert(mount.id, fault);
+        }
     }
+    faults
 }
 
 /// Whether the mount is busy and the search found neither a process nor a nested mount. The search may be incomplete.
@@ -207,8 +128,8 @@ fn explain_busy(faults: &mut HashMap<u64, Fault>, remaining: &[Mount], table: &A
 pub fn hanging(effects: &Effects, within: impl Fn(&Path) -> bool) -> Vec<Fault> {
     let unmounts = effects.unmounting().in_flight.unmounts(within).into_iter();
     unmounts
-        .map(|(path, hang)| {
-            let (since, what) = (hang.since, Mounted::topmost_on(&path));
+        .map(|(path, since)| {
+            let what = Mounted::topmost_on(&path);
             Fault::new("unmount", path, Hanging { since, what })
         })
         .collect()

@@ -31,7 +31,7 @@ const UUID: [usize; 5] = [8, 4, 4, 4, 12];
 
 /// Mounts of pods at unexpected paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Strays {
+pub struct Strays {
     paths: Vec<PathBuf>,
     /// Indexes in `paths`, by possible pod UID.
     by_uid: HashMap<OsString, Vec<usize>>,
@@ -42,16 +42,11 @@ pub(super) struct Strays {
 // === impl Strays ===
 
 impl Strays {
-    /// Whether a mount outside of the pods directory may be one of a pod. Most are not.
-    pub fn may_be_of_a_pod(path: &Path) -> bool {
+    /// Records a mount outside of the pods directory. Most are not of a pod.
+    pub fn note_outside(&mut self, path: &Path) {
         let is_pod_entry =
             |part: &OsStr| part == PODS || part == DEVICES || MOUNTED_IN.iter().any(|name| part == *name);
-        path.iter().any(is_pod_entry)
-    }
-
-    /// Records a mount outside of the pods directory.
-    pub fn note_outside(&mut self, path: &Path) {
-        if !Self::may_be_of_a_pod(path) {
+        if !path.iter().any(is_pod_entry) {
             return;
         }
         let parts: Vec<&OsStr> = path.iter().collect();
@@ -71,19 +66,9 @@ impl Strays {
     /// Records a mount below the pods directory; `relative` is its path from there. A tenant may choose names inside a
     /// pod's directory, so such a mount never counts for another pod.
     pub fn note_inside(&mut self, path: &Path, relative: &Path) {
-        if !Self::is_of_a_pod(relative) {
+        if !is_of_a_pod(relative) {
             let parts: Vec<&OsStr> = relative.iter().collect();
             self.note(path, &parts, parts.len() == 1);
-        }
-    }
-
-    /// Whether a mount at this path below the pods directory is where a pod's mounts are expected.
-    pub fn is_of_a_pod(relative: &Path) -> bool {
-        let mut parts = relative.iter();
-        match (parts.next(), parts.next()) {
-            (None, _) => true,
-            (Some(first), None) => is_plain(first),
-            (Some(first), Some(second)) => is_plain(first) && POD_ENTRIES.iter().any(|name| second == *name),
         }
     }
 
@@ -123,13 +108,13 @@ impl Strays {
         self.paths.push(path.to_owned());
     }
 
-    /// Stray mounts of the pod with this UID.
+    /// Mounts of the pod with this UID outside of its directory: it was renamed, or the kubelet has another root directory.
     pub fn of_pod(&self, uid: &str) -> impl Iterator<Item = &Path> {
         let at = self.by_uid.get(OsStr::new(uid)).into_iter().flatten();
         at.map(|&at| self.paths[at].as_path())
     }
 
-    /// Raw block devices mapped for this pod.
+    /// Paths at which raw block devices are mapped for this pod.
     pub fn devices_of(&self, uid: &str) -> &[PathBuf] {
         self.devices.get(OsStr::new(uid)).map_or(&[], Vec::as_slice)
     }
@@ -142,6 +127,16 @@ impl Strays {
     /// Volumes in paths without a UID.
     pub fn volumes_without_uid(&self) -> &[PathBuf] {
         &self.without_uid
+    }
+}
+
+/// Whether a mount at this path below the pods directory is where a pod's mounts are expected.
+fn is_of_a_pod(relative: &Path) -> bool {
+    let mut parts = relative.iter();
+    match (parts.next(), parts.next()) {
+        (None, _) => true,
+        (Some(first), None) => is_plain(first),
+        (Some(first), Some(second)) => is_plain(first) && POD_ENTRIES.iter().any(|name| second == *name),
     }
 }
 

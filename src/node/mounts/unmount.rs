@@ -15,94 +15,68 @@ use nix::{
     mount::{MntFlags, umount2},
     sys::statfs::statfs,
 };
-use rustix::fs::{AtFlags, Statx, StatxAttributes, StatxFlags, statx};
+use rustix::fs::{AtFlags, StatxAttributes, StatxFlags, statx};
 
-use super::{
-    Mount, MountTable,
-    hanging::{Hanging, Mounted, is_server_dead},
-};
+use super::hanging::{Hanging, Mounted, is_server_dead};
 use crate::node::{
-    checkpoint,
-    effects::{Effect, Effects, Outcome},
+    effects::{Effects, Outcome},
     fault::{Cause, Fault, errno_of},
-    threads::NotDone,
-    unmounts::{Call, CallError, ForceUnmount, UnmountBackend, Unmounting},
+    unmounts::{Call, CallError, ForceUnmount, UnmountBackend, Unmounter, Unmounting},
 };
 
 const VERB: &str = "unmount";
 /// Interval of retries: waiters release the mount shortly after the connection is cut.
 const RELEASE_INTERVAL: Duration = Duration::from_millis(20);
 const RELEASE_TRIES: u32 = 10;
-/// Resolve only from the kernel's cache, without contacting a file system.
-const CACHED: ResolveFlag = ResolveFlag::from_bits_retain(nix::libc::RESOLVE_CACHED);
 
 /// Unmounts the topmost mount on `path`, which must be absolute and free of symlinks.
 ///
 /// A call that may hang runs on its own thread. After the timeout it is abandoned and reported as a fault.
 pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
-    unmount_point(path, effects, |_, _| None)
-}
-
-/// Unmounts a mount from a table. No thread is created if nothing can hang.
-pub(super) fn unmount_seen(mount: &Mount, table: &MountTable, effects: &Effects) -> Result<Outcome, Fault> {
-    unmount_point(&mount.path, effects, |parent, name| {
-        table
-            .is_all_in_memory(mount)
-            .then(|| MountPoint::find_cached(parent, name, mount))?
-    })
-}
-
-fn unmount_point(
-    path: &Path,
-    effects: &Effects,
-    find_cached: impl FnOnce(&Path, &OsStr) -> Option<MountPoint>,
-) -> Result<Outcome, Fault> {
-    let fault = |cause: Cause| Fault::new(VERB, path, cause);
-    let (parent, name) = split(path).ok_or_else(|| fault(Cause::BadName(path.into())))?;
+    let fault = |error: CallError| Fault::new(VERB, path, cause(path, error));
+    let (parent, name) = split(path).ok_or_else(|| Fault::new(VERB, path, Cause::BadName(path.into())))?;
     let unmounting = effects.unmounting();
     let found = match &unmounting.backend {
-        UnmountBackend::Kernel => match find_cached(parent, name) {
-            Some(point) => Ok(Some(point)),
-            None => {
-                let (parent, name) = (parent.to_owned(), name.to_owned());
-                unmounting
-                    .wait_for(path, Call::Find, move || MountPoint::find(&parent, name))
-                    .map_err(|error| fault(cause(path, error)))?
-            }
-        },
-        UnmountBackend::Simulated(_) => open_parent(parent, ResolveFlag::empty()).map(|_| None),
+        UnmountBackend::Kernel => {
+            let (parent, name) = (parent.to_owned(), name.to_owned());
+            let point = unmounting.wait_for(path, Call::Find, move || MountPoint::find(&parent, name));
+            point.map(|point| Some(Target::Mount(Arc::new(point?))))
+        }
+        UnmountBackend::Simulated(unmount) => open_parent(parent)
+            .map(|_| Some(Target::Simulated(unmount)))
+            .map_err(CallError::Failed),
     };
-    let point = match (found, &unmounting.backend) {
-        (Ok(Some(point)), _) => Some(Arc::new(point)),
-        (Ok(None), UnmountBackend::Simulated(_)) => None,
-        (Ok(None), UnmountBackend::Kernel) | (Err(Errno::ENOENT | Errno::ENOTDIR), _) => return Ok(Outcome::Nothing),
-        (Err(errno), _) => return Err(fault(errno.into())),
+    let target = match found {
+        Ok(Some(target)) => target,
+        Ok(None) | Err(CallError::Failed(Errno::ENOENT | Errno::ENOTDIR)) => return Ok(Outcome::Nothing),
+        Err(error) => return Err(fault(error)),
     };
-    effects
-        .allow(&Effect::new(VERB, &path))
-        .map_err(|blocked| fault(blocked.into()))?;
-    let done = match (&point, &unmounting.backend) {
-        (Some(point), _) => unmounting.unmount(path, point),
-        (None, UnmountBackend::Simulated(unmount)) => Ok(unmount(path)),
-        (None, UnmountBackend::Kernel) => Ok(Err(Errno::EINVAL)),
+    let unmount = || match target {
+        Target::Mount(point) => unmounting.unmount(path, &point),
+        Target::Simulated(unmount) => unmount(path).map_err(CallError::Failed),
     };
-    checkpoint::after(VERB, &path);
-    match done.map_err(|error| fault(cause(path, error)))? {
+    match effects.perform(VERB, path, unmount)? {
         Ok(()) => Ok(Outcome::Done),
         // It was unmounted meanwhile, or is not a mount.
-        Err(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL) => Ok(Outcome::Nothing),
-        Err(errno) => Err(fault(errno.into())),
+        Err(CallError::Failed(Errno::ENOENT | Errno::ENOTDIR | Errno::EINVAL)) => Ok(Outcome::Nothing),
+        Err(error) => Err(fault(error)),
     }
+}
+
+/// What is unmounted.
+enum Target<'a> {
+    Mount(Arc<MountPoint>),
+    Simulated(&'a Unmounter),
 }
 
 fn cause(path: &Path, error: CallError) -> Cause {
     match error {
-        CallError::Hangs(hang) => Cause::from(Hanging {
-            since: hang.since,
+        CallError::Failed(errno) => errno.into(),
+        CallError::Hangs(since) => Cause::from(Hanging {
+            since,
             what: Mounted::topmost_on(path),
         }),
-        CallError::NoFreeThread => Cause::NotDone(NotDone::NoFreeThread),
-        CallError::Aborted => Cause::NotDone(NotDone::Aborted),
+        CallError::NotDone(why) => why.into(),
     }
 }
 
@@ -110,12 +84,7 @@ fn cause(path: &Path, error: CallError) -> Cause {
 
 impl Unmounting {
     /// Unmounts it. Cuts the connection to an unresponsive server if configured.
-    fn unmount(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, CallError> {
-        if point.is_quick {
-            return self
-                .in_flight
-                .run_inline(path, Call::Unmount, || point.unmount(MntFlags::empty()));
-        }
+    fn unmount(&self, path: &Path, point: &Arc<MountPoint>) -> Result<(), CallError> {
         if self.force == ForceUnmount::DeadServer && self.is_dead(path, point) {
             return self.force(path, point);
         }
@@ -127,7 +96,7 @@ impl Unmounting {
     }
 
     /// Forces the unmount, but never lazily: a busy mount remains and is reported.
-    fn force(&self, path: &Path, point: &Arc<MountPoint>) -> Result<nix::Result<()>, CallError> {
+    fn force(&self, path: &Path, point: &Arc<MountPoint>) -> Result<(), CallError> {
         tracing::warn!(
             ?path,
             "Server of a mount does not answer; cutting its connection (--force-unmount)"
@@ -149,8 +118,8 @@ impl Unmounting {
         let point = Arc::clone(point);
         let dead = match self.wait_for(path, Call::Probe, move || point.probe()) {
             Err(CallError::Hangs(_)) => true,
-            Ok(Err(errno)) => is_server_dead(errno),
-            Ok(Ok(())) | Err(CallError::NoFreeThread | CallError::Aborted) => false,
+            Err(CallError::Failed(errno)) => is_server_dead(errno),
+            Ok(()) | Err(CallError::NotDone(_)) => false,
         };
         dead && self.may_force(path)
     }
@@ -163,9 +132,10 @@ impl Unmounting {
         &self,
         path: &Path,
         call: Call,
-        work: impl FnOnce() -> T + Send + 'static,
+        work: impl FnOnce() -> nix::Result<T> + Send + 'static,
     ) -> Result<T, CallError> {
-        self.in_flight.run_with_timeout(path, call, self.call_timeout, work)
+        let done = self.in_flight.run_with_timeout(path, call, self.call_timeout, work)?;
+        done.map_err(CallError::Failed)
     }
 }
 
@@ -176,8 +146,6 @@ impl Unmounting {
 struct MountPoint {
     parent: OwnedFd,
     name: OsString,
-    /// The unmount cannot hang.
-    is_quick: bool,
 }
 
 // === impl MountPoint ===
@@ -186,30 +154,10 @@ impl MountPoint {
     /// `None` if the kernel knows that it is not a mount point.
     fn find(parent: &Path, name: OsString) -> nix::Result<Option<Self>> {
         let point = Self {
-            parent: open_parent(parent, ResolveFlag::empty())?,
+            parent: open_parent(parent)?,
             name,
-            is_quick: false,
         };
         Ok(point.may_be_mount().then_some(point))
-    }
-
-    /// Finds `mount` from the kernel's cache, if it is topmost. `None` if the cache is not enough, or if the unmount
-    /// might write data.
-    fn find_cached(parent: &Path, name: &OsStr, mount: &Mount) -> Option<Self> {
-        let parent = open_parent(parent, CACHED).ok()?;
-        let is_on_its_device = |it: &Statx| (it.stx_dev_major, it.stx_dev_minor) == mount.device;
-        let dir = cached_metadata(&parent, OsStr::new(""))?;
-        // If the parent directory is on the same file system, that remains mounted and nothing is written.
-        let stays_mounted = is_on_its_device(&dir);
-        if dir.stx_mnt_id != mount.parent || !(mount.is_in_memory() || stays_mounted) {
-            return None;
-        }
-        let root = cached_metadata(&parent, name)?;
-        (root.stx_mnt_id == mount.id && is_on_its_device(&root)).then(|| Self {
-            parent,
-            name: name.to_owned(),
-            is_quick: true,
-        })
     }
 
     #[expect(
@@ -256,18 +204,9 @@ fn split(path: &Path) -> Option<(&Path, &OsStr)> {
     Some((path.parent()?, path.file_name()?))
 }
 
-/// Cached metadata, including the mount ID.
-fn cached_metadata(dir: &OwnedFd, name: &OsStr) -> Option<Statx> {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT | AtFlags::STATX_DONT_SYNC;
-    let found = statx(dir, name, flags, StatxFlags::MNT_ID).ok()?;
-    (found.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(found)
-}
-
-fn open_parent(parent: &Path, how: ResolveFlag) -> nix::Result<OwnedFd> {
+fn open_parent(parent: &Path) -> nix::Result<OwnedFd> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let how = OpenHow::new()
-        .flags(flags)
-        .resolve(ResolveFlag::RESOLVE_NO_SYMLINKS | how);
+    let how = OpenHow::new().flags(flags).resolve(ResolveFlag::RESOLVE_NO_SYMLINKS);
     openat2(AT_FDCWD, parent, how)
 }
 

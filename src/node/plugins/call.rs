@@ -12,7 +12,7 @@ use tonic::{
 
 use crate::node::{
     checkpoint,
-    effects::{Effect, Effects},
+    effects::Effects,
     grpc::{Call, GrpcError},
 };
 
@@ -26,79 +26,52 @@ pub(super) struct CallRequest<'a> {
 // === impl CallRequest ===
 
 impl CallRequest<'_> {
-    /// Sends a read-only call.
-    pub(super) async fn read<M, A, F>(
+    /// Sends a call. One that changes something has `effects`: it passes the gate, and is canceled when that shuts, since a kubelet
+    /// that has started may call the driver for the same volume.
+    pub(super) async fn send<M, A, F>(
         self,
         message: M,
-        send: impl FnOnce(Channel, Request<M>) -> F,
-    ) -> Result<A, GrpcError>
-    where
-        F: Future<Output = Result<Response<A>, Status>>,
-    {
-        self.answer(message, send, None).await
-    }
-
-    /// Sends a call that changes something. Every such call goes through here.
-    pub(super) async fn change<M, A, F>(
-        self,
-        message: M,
-        effects: &Effects,
-        send: impl FnOnce(Channel, Request<M>) -> F,
-    ) -> Result<A, GrpcError>
-    where
-        F: Future<Output = Result<Response<A>, Status>>,
-    {
-        let Call { name, target, .. } = self.call.clone();
-        if let Err(blocked) = effects.allow(&Effect::new(name, &target)) {
-            return Err(GrpcError::Blocked {
-                call: self.call,
-                blocked,
-            });
-        }
-        let answer = self.answer(message, send, Some(effects)).await;
-        checkpoint::after(name, &target);
-        answer
-    }
-
-    async fn answer<M, A, F>(
-        self,
-        message: M,
-        send: impl FnOnce(Channel, Request<M>) -> F,
         effects: Option<&Effects>,
+        send: impl FnOnce(Channel, Request<M>) -> F,
     ) -> Result<A, GrpcError>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
         let Self { call, socket, deadline } = self;
-        let reported_call = call.clone();
+        let blocked = |blocked| GrpcError::Blocked {
+            call: call.clone(),
+            blocked,
+        };
+        if let Some(effects) = effects {
+            let allowed = effects.allow(call.name, &call.target);
+            allowed.map_err(blocked)?;
+        }
         // The future is boxed: it takes kilobytes, which every caller would otherwise reserve all the time.
-        let whole = Box::pin(async move {
-            let connecting = connect(socket);
-            let connected = match effects {
-                Some(effects) => match effects.run_checked(connecting).await {
-                    Ok(connected) => connected,
-                    Err(blocked) => return Err(GrpcError::Blocked { call, blocked }),
-                },
-                None => connecting.await,
-            };
-            let channel = connected.map_err(|error| GrpcError::unreachable(call.clone(), &error))?;
-            let sent = send(channel, Request::new(message));
+        let whole = Box::pin(async {
+            let channel = connect(socket).await;
+            let channel = channel.map_err(|error| GrpcError::unreachable(call.clone(), &error))?;
             let answer = match effects {
-                // A kubelet that has started may call the driver for the same volume, so this call is canceled.
-                Some(effects) => match effects.run_until_blocked(sent).await {
-                    Ok(answer) => answer,
-                    Err(blocked) => return Err(GrpcError::Blocked { call, blocked }),
-                },
-                None => sent.await,
+                Some(effects) => {
+                    effects.check().map_err(blocked)?;
+                    let sent = send(channel, Request::new(message));
+                    effects.run_until_blocked(sent).await.map_err(blocked)?
+                }
+                None => send(channel, Request::new(message)).await,
             };
             answer
                 .map(Response::into_inner)
-                .map_err(|status| GrpcError::from_status(call, &status))
+                .map_err(|status| GrpcError::from_status(call.clone(), &status))
         });
-        timeout(deadline, whole).await.unwrap_or(Err(GrpcError::Timeout {
-            call: reported_call,
-            after: deadline,
-        }))
+        let answer = timeout(deadline, whole).await.unwrap_or_else(|_| {
+            Err(GrpcError::Timeout {
+                call: call.clone(),
+                after: deadline,
+            })
+        });
+        if effects.is_some() {
+            checkpoint::after(call.name, &call.target);
+        }
+        answer
     }
 }
 

@@ -30,7 +30,6 @@ pub const DEADLINE: Duration = Duration::from_secs(120);
 pub struct Csi {
     driver: String,
     endpoint: PathBuf,
-    deadline: Duration,
 }
 
 // === impl Csi ===
@@ -41,19 +40,7 @@ impl Csi {
         Self {
             driver: driver.into(),
             endpoint: endpoint.into(),
-            deadline: DEADLINE,
         }
-    }
-
-    /// Sets the timeout of each call.
-    #[must_use]
-    pub fn with_deadline(self, deadline: Duration) -> Self {
-        Self { deadline, ..self }
-    }
-
-    /// The driver's name.
-    pub fn driver(&self) -> &str {
-        &self.driver
     }
 
     /// Calls `NodeUnpublishVolume` for one pod's volume. The caller checks the mount table.
@@ -66,7 +53,7 @@ impl Csi {
             volume_id: volume_id.to_owned(),
             target_path,
         };
-        let answer = call.change(request, effects, async |channel, request| {
+        let answer = call.send(request, Some(effects), async |channel, request| {
             NodeClient::new(channel).node_unpublish_volume(request).await
         });
         answer.await.map(drop)
@@ -87,7 +74,7 @@ impl Csi {
             volume_id: volume_id.to_owned(),
             staging_target_path,
         };
-        let answer = call.change(request, effects, async |channel, request| {
+        let answer = call.send(request, Some(effects), async |channel, request| {
             NodeClient::new(channel).node_unstage_volume(request).await
         });
         answer.await.map(drop)
@@ -101,7 +88,7 @@ impl Csi {
     pub async fn supports_staging(&self) -> Result<bool, GrpcError> {
         let call = self.request(Call::to_driver("NodeGetCapabilities", &self.driver, ""));
         let answer = call
-            .read(NodeGetCapabilitiesRequest {}, async |channel, request| {
+            .send(NodeGetCapabilitiesRequest {}, None, async |channel, request| {
                 NodeClient::new(channel).node_get_capabilities(request).await
             })
             .await?;
@@ -127,7 +114,7 @@ impl Csi {
         CallRequest {
             call,
             socket: &self.endpoint,
-            deadline: self.deadline,
+            deadline: DEADLINE,
         }
     }
 }

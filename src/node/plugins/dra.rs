@@ -1,11 +1,6 @@
 //! A DRA driver: has it unprepare ResourceClaims.
 
-use std::{
-    collections::BTreeMap,
-    fmt,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use tonic::Code;
 
@@ -28,9 +23,10 @@ pub const DEADLINE: Duration = Duration::from_secs(45);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dra {
     driver: String,
-    endpoint: PathBuf,
-    service: Service,
-    deadline: Duration,
+    /// Path of the plugin's socket.
+    pub endpoint: PathBuf,
+    /// The service that is called.
+    pub service: Service,
 }
 
 /// gRPC service of a plugin.
@@ -71,29 +67,7 @@ impl Dra {
             driver: driver.into(),
             endpoint: endpoint.into(),
             service,
-            deadline: DEADLINE,
         }
-    }
-
-    /// Sets the timeout of each call.
-    #[must_use]
-    pub fn with_deadline(self, deadline: Duration) -> Self {
-        Self { deadline, ..self }
-    }
-
-    /// Name of the driver.
-    pub fn driver(&self) -> &str {
-        &self.driver
-    }
-
-    /// Path of the plugin's socket.
-    pub fn endpoint(&self) -> &Path {
-        &self.endpoint
-    }
-
-    /// The service that is called.
-    pub fn service(&self) -> Service {
-        self.service
     }
 
     /// Calls `NodeUnprepareResources` for these claims. A claim that the answer lacks counts as failed.
@@ -105,12 +79,12 @@ impl Dra {
         let call = CallRequest {
             call: Call::to_driver("NodeUnprepareResources", &self.driver, target),
             socket: &self.endpoint,
-            deadline: self.deadline,
+            deadline: DEADLINE,
         };
         let request = NodeUnprepareResourcesRequest {
             claims: claims.iter().map(Claim::from).collect(),
         };
-        let answer = call.change(request, effects, async |channel, request| match self.service {
+        let answer = call.send(request, Some(effects), async |channel, request| match self.service {
             Service::V1 => V1::new(channel).node_unprepare_resources(request).await,
             Service::V1beta1 => V1beta1::new(channel).node_unprepare_resources(request).await,
         });

@@ -3,9 +3,7 @@
 //! The kubelet's next step, `NotifyRegistrationStatus`, is never sent.
 
 use std::{
-    collections::HashMap,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
     time::Duration,
 };
 
@@ -13,11 +11,10 @@ use futures::stream::{self, StreamExt as _};
 use tokio::{net::UnixStream, time::timeout};
 
 use super::{
+    DriverUnavailable, Kind,
     call::CallRequest,
     csi::Csi,
     dra::{Dra, Service},
-    kind::Kind,
-    unavailable::DriverUnavailable,
     wire::pluginregistration::{InfoRequest, PluginInfo, registration_client::RegistrationClient},
 };
 use crate::node::{
@@ -27,8 +24,6 @@ use crate::node::{
 };
 
 mod walk;
-
-use walk::Socket;
 
 /// The directory's name below the kubelet's root directory.
 pub const DIRECTORY: &str = "plugins_registry";
@@ -47,15 +42,11 @@ pub struct Registry {
     pub dir: PathBuf,
     /// Drivers that answered, newest socket first.
     pub registered: Vec<Registered>,
-    /// Sockets that did not answer.
-    pub unresponsive: Vec<UnresponsiveSocket>,
+    /// Errors of sockets that did not answer. A refused connection means that the driver is not running.
+    pub unresponsive: Vec<GrpcError>,
     /// Parts of the directory that could not be read.
     pub faults: Vec<Fault>,
 }
-
-/// Cached registration answers, by socket. A restarted driver creates a new socket, which is asked again.
-#[derive(Debug, Default)]
-pub struct Registrars(Mutex<HashMap<Socket, Registered>>);
 
 /// A driver's registration answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -72,15 +63,6 @@ pub struct Registered {
     pub socket: PathBuf,
 }
 
-/// A socket that did not answer the registration call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct UnresponsiveSocket {
-    /// The socket.
-    pub socket: PathBuf,
-    /// Why. A refused connection means that the driver is not running.
-    pub error: GrpcError,
-}
-
 // === impl Registry ===
 
 impl Registry {
@@ -89,30 +71,25 @@ impl Registry {
     /// # Errors
     /// When the directory itself cannot be read.
     pub async fn read(dir: &Path, effects: &Effects) -> Result<Self, Fault> {
-        Registrars::default().read(dir, effects).await
-    }
-
-    async fn read_with(dir: &Path, effects: &Effects, registrars: &Registrars) -> Result<Self, Fault> {
         let path = dir.to_owned();
         let (mut sockets, faults) = effects
             .run_blocking(move |_| walk::sockets(&path))
             .await
             .unwrap_or_else(|not_done| Err(Fault::new("read", dir, not_done)))?;
-        sockets.sort_unstable_by(|a, b| (b.since, &b.path).cmp(&(a.since, &a.path)));
+        sockets.sort_unstable_by(|a, b| b.cmp(a));
         let mut registry = Self {
             dir: dir.to_owned(),
             registered: Vec::new(),
             unresponsive: Vec::new(),
             faults,
         };
-        registrars.retain(&sockets);
         let mut answers = stream::iter(sockets)
-            .map(|socket| registrars.ask(socket))
+            .map(|(_, socket)| ask(socket))
             .buffered(MAX_CONCURRENT);
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(registered) => registry.registered.push(registered),
-                Err(unresponsive) => registry.unresponsive.push(unresponsive),
+                Err(error) => registry.unresponsive.push(error),
             }
         }
         Ok(registry)
@@ -142,20 +119,22 @@ impl Registry {
         self.latest(Kind::Dra, driver, plugin).await
     }
 
+    /// Whether every driver that runs has answered.
+    pub fn is_complete(&self) -> bool {
+        self.faults.is_empty() && self.unresponsive.iter().all(GrpcError::is_unreachable)
+    }
+
     async fn latest<T>(
         &self,
         kind: Kind,
         driver: &str,
         understood: impl Fn(&Registered) -> Option<T>,
     ) -> Result<T, DriverUnavailable> {
-        let (mut why, mut sockets) = (Vec::new(), Vec::new());
+        let mut why = Vec::new();
         for it in self.registered.iter().filter(|it| it.kind == kind && it.name == driver) {
             match (understood(it), check_connection(&it.endpoint).await) {
                 (Some(found), Ok(())) => return Ok(found),
-                (Some(_), Err(error)) => {
-                    why.push(format!("its socket {:?} does not answer: {error}", it.endpoint));
-                    sockets.push(it.endpoint.clone());
-                }
+                (Some(_), Err(error)) => why.push(format!("its socket {:?} does not answer: {error}", it.endpoint)),
                 (None, _) => why.push(format!("it supports only {:?}", it.versions)),
             }
         }
@@ -164,12 +143,7 @@ impl Registry {
                 "none of the {} drivers that answer has this name",
                 self.registered.len()
             ));
-            why.extend(
-                self.unresponsive
-                    .iter()
-                    .take(MAX_NAMED)
-                    .map(|unresponsive| unresponsive.error.to_string()),
-            );
+            why.extend(self.unresponsive.iter().take(MAX_NAMED).map(ToString::to_string));
             if let Some(more) = self.unresponsive.len().checked_sub(MAX_NAMED + 1) {
                 why.push(format!("{} more sockets do not answer", more + 1));
             }
@@ -179,66 +153,22 @@ impl Registry {
             driver: driver.to_owned(),
             why: why.join("; "),
             registry_dir: self.dir.clone(),
-            sockets,
         })
     }
 }
 
-// === impl Registrars ===
-
-impl Registrars {
-    /// Like [`Registry::read`], but a socket that has answered before is not asked again. Whether a process listens on it
-    /// is still checked.
-    ///
-    /// # Errors
-    /// When the directory itself cannot be read.
-    pub async fn read(&self, dir: &Path, effects: &Effects) -> Result<Registry, Fault> {
-        Registry::read_with(dir, effects, self).await
-    }
-
-    async fn ask(&self, socket: Socket) -> Result<Registered, UnresponsiveSocket> {
-        let known = self.known().get(&socket).cloned();
-        if let Some(known) = known
-            && check_connection(&socket.path).await.is_ok()
-        {
-            return Ok(known);
-        }
-        let answer = ask(&socket.path).await;
-        let mut all = self.known();
-        match &answer {
-            Ok(registered) => drop(all.insert(socket, registered.clone())),
-            Err(_) => drop(all.remove(&socket)),
-        }
-        answer
-    }
-
-    /// Forgets all other sockets.
-    fn retain(&self, sockets: &[Socket]) {
-        self.known().retain(|known, _| sockets.contains(known));
-    }
-
-    fn known(&self) -> std::sync::MutexGuard<'_, HashMap<Socket, Registered>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// Asks a registration socket for its driver.
-async fn ask(path: &Path) -> Result<Registered, UnresponsiveSocket> {
+async fn ask(socket: PathBuf) -> Result<Registered, GrpcError> {
     let request = CallRequest {
-        call: Call::to_driver("GetInfo", &path.to_string_lossy(), ""),
-        socket: path,
+        call: Call::to_driver("GetInfo", &socket.to_string_lossy(), ""),
+        socket: &socket,
         deadline: REGISTRATION_TIMEOUT,
     };
-    let answer = request.read(InfoRequest {}, async |channel, request| {
+    let answer = request.send(InfoRequest {}, None, async |channel, request| {
         RegistrationClient::new(channel).get_info(request).await
     });
-    match answer.await {
-        Ok(info) => Ok(Registered::from_info(info, path.to_owned())),
-        Err(error) => Err(UnresponsiveSocket {
-            socket: path.to_owned(),
-            error,
-        }),
-    }
+    let info = answer.await?;
+    Ok(Registered::from_info(info, socket))
 }
 
 async fn check_connection(socket: &Path) -> std::io::Result<()> {

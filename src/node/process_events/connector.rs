@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use super::message::{self, Message};
-use crate::node::{descriptor, fault::errno};
+use crate::{node::descriptor, words::io_error};
 
 /// Pids in one batch at most.
 const MAX_BATCH: usize = 256;
@@ -43,22 +43,6 @@ pub enum Execs {
     Lost,
 }
 
-/// Why there are no events.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Unavailable {
-    /// The node has no netlink socket for the connector.
-    #[error("no netlink socket for process events: {}", .0.desc())]
-    Socket(Errno),
-    /// The kernel refuses them.
-    #[error("the kernel refuses process events: {}; they need CAP_NET_ADMIN in the host's network namespace", .0.desc())]
-    Refused(Errno),
-    /// The kernel does not answer.
-    #[error(
-        "the kernel has no process events for this process: they need CONFIG_PROC_EVENTS, and the host's PID and user namespace"
-    )]
-    NoAnswer,
-}
-
 /// A subscription to the programs that processes of the node execute.
 #[derive(Debug)]
 pub(super) struct Connector {
@@ -70,16 +54,19 @@ pub(super) struct Connector {
 
 impl Connector {
     /// Subscribes to the events, and makes sure that the kernel sends them.
-    pub(super) fn subscribe() -> Result<Self, Unavailable> {
-        let failed = |error: io::Error| Unavailable::Socket(errno(&error));
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(super) fn subscribe() -> io::Result<Self> {
+        let failed = |error| io::Error::other(format!("no netlink socket for process events: {}", io_error(&error)));
         let (domain, protocol) = (Domain::from(libc::AF_NETLINK), Protocol::from(libc::NETLINK_CONNECTOR));
         let socket = Socket::new(domain, Type::DGRAM.nonblocking(), Some(protocol)).map_err(failed)?;
         // Before the first message: forks and exits, which are most of the events, do not wake the agent.
         socket.attach_filter(&filter()).map_err(failed)?;
         // The first group is the first bit.
         let group = NetlinkAddr::new(0, 1 << (CN_IDX_PROC - 1));
-        bind(socket.as_raw_fd(), &group).map_err(Unavailable::Refused)?;
-        request(socket.as_raw_fd(), PROC_CN_MCAST_LISTEN).map_err(Unavailable::Refused)?;
+        bind(socket.as_raw_fd(), &group).map_err(refused)?;
+        request(socket.as_raw_fd(), PROC_CN_MCAST_LISTEN).map_err(refused)?;
         wait_for_answer(socket.as_raw_fd())?;
         let socket = descriptor::watch(socket, Interest::READABLE).map_err(failed)?;
         Ok(Self {
@@ -131,7 +118,7 @@ impl Connector {
         );
         let socket = self.socket.get_ref().as_raw_fd();
         request(socket, PROC_CN_MCAST_LISTEN)?;
-        wait_for_answer(socket).map_err(io::Error::other)?;
+        wait_for_answer(socket)?;
         Ok(Execs::Lost)
     }
 
@@ -212,19 +199,26 @@ fn request(socket: RawFd, operation: u32) -> nix::Result<()> {
     send(socket, &message::request(operation, process::id()), MsgFlags::empty()).map(drop)
 }
 
+fn refused(errno: Errno) -> io::Error {
+    io::Error::other(format!(
+        "the kernel refuses process events: {}; they need CAP_NET_ADMIN in the host's network namespace",
+        errno.desc()
+    ))
+}
+
 /// Reads the kernel's answer to the request. The kernel queues it before the send returns: `EAGAIN` means that there is none.
-fn wait_for_answer(socket: RawFd) -> Result<(), Unavailable> {
+fn wait_for_answer(socket: RawFd) -> io::Result<()> {
     for _ in 0..MAX_BEFORE_ANSWER {
         match receive_one(socket) {
-            Ok(Some(Message::Answer { number, result })) if number == process::id() => {
-                return result.map_err(Unavailable::Refused);
-            }
+            Ok(Some(Message::Answer { number, result })) if number == process::id() => return result.map_err(refused),
             Ok(_) | Err(Errno::ENOBUFS) => {}
             Err(Errno::EAGAIN) => break,
-            Err(errno) => return Err(Unavailable::Refused(errno)),
+            Err(errno) => return Err(refused(errno)),
         }
     }
-    Err(Unavailable::NoAnswer)
+    Err(io::Error::other(
+        "the kernel has no process events for this process: they need CONFIG_PROC_EVENTS, and the host's PID and user namespace",
+    ))
 }
 
 /// The next message; `None` if it is of no interest, or not from the kernel.

@@ -5,7 +5,7 @@ use std::{
 };
 
 use super::*;
-use crate::node::effects::EffectsBlocked;
+use crate::model::blocked::Blocked;
 
 const LATER: Duration = Duration::from_secs(1_000_000_000);
 const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
@@ -103,91 +103,56 @@ fn only_a_process_with_proof_is_of_the_pod() {
     let (id, other) = (id(), "f".repeat(64));
     let shim = format!("/usr/bin/containerd-shim-runc-v2 -namespace k8s.io -id {id} -address /run/c.sock");
     let slice = UID.replace('-', "_");
-    for (case, cgroup, parent, line, expected) in [
-        (
-            "in the pod's cgroup",
-            format!("0::/kubepods/burstable/pod{UID}"),
-            "sh",
-            "sh",
-            true,
-        ),
-        (
-            "in its slice",
-            format!("0::/kubepods.slice/kubepods-pod{slice}.slice/x.scope"),
-            "sh",
-            "sh",
-            true,
-        ),
-        (
-            "in its container's cgroup",
-            format!("9:pids:/system.slice/crio-{id}.scope/container\n0::/"),
-            "sh",
-            "sh",
-            true,
-        ),
-        (
-            "child of its shim",
-            "0::/kubepods".to_owned(),
-            "containerd-shim",
-            &shim,
-            true,
-        ),
-        (
-            "child of its monitor",
-            "0::/".to_owned(),
-            "conmon",
-            &format!("/usr/bin/conmon -b /b -c {id} -s"),
-            true,
-        ),
-        (
-            "of no pod",
-            "0::/system.slice/sshd.service".to_owned(),
-            "systemd",
-            "/sbin/init",
-            false,
-        ),
-        (
-            "of another pod",
-            format!("0::/kubepods/pod00000000-1b1c-4f7e-8d2b-6a9c1c7e0a01/{other}"),
-            "sh",
-            "sh",
-            false,
-        ),
-        (
-            "UID only as a part of a name",
-            format!("0::/x-pod{UID}-y"),
-            "sh",
-            "sh",
-            false,
-        ),
-        (
-            "child of another shim",
-            "0::/".to_owned(),
-            "containerd-shim",
-            &shim.replace(&id, &other),
-            false,
-        ),
-        (
-            "child of a program with its ID",
-            "0::/".to_owned(),
-            "crictl",
-            &format!("crictl exec -id {id} sh"),
-            false,
-        ),
-        (
-            "child of a shim with its ID elsewhere",
-            "0::/".to_owned(),
-            "containerd-shim",
-            &format!("shim -x {id} -id {other}"),
-            false,
-        ),
-        ("kernel thread", "0::/".to_owned(), "kthreadd", "", false),
-    ] {
+    let check = |case: &str, cgroup: &str, (parent, line): (&str, &str), expected: bool| {
         let proc = Proc::new();
         proc.add(5, &stat(parent, 'S', 1, 100), "0::/", line);
-        proc.add(7, &stat("app", 'S', 5, 500), &cgroup, "app");
+        proc.add(7, &stat("app", 'S', 5, 500), cgroup, "app");
         let process = Process::find(proc.path(), 7, LATER).unwrap().unwrap();
         assert_eq!(process.is_of(proc.path(), &owner()), expected, "{case}");
+    };
+    let shell = ("sh", "sh");
+    check(
+        "in the pod's cgroup",
+        &format!("0::/kubepods/burstable/pod{UID}"),
+        shell,
+        true,
+    );
+    let in_slice = format!("0::/kubepods.slice/kubepods-pod{slice}.slice/x.scope");
+    check("in its slice", &in_slice, shell, true);
+    let in_container = format!("9:pids:/system.slice/crio-{id}.scope/container\n0::/");
+    check("in its container's cgroup", &in_container, shell, true);
+    check(
+        "of another pod",
+        &format!("0::/kubepods/pod00000000-1b1c/{other}"),
+        shell,
+        false,
+    );
+    check(
+        "UID only as a part of a name",
+        &format!("0::/x-pod{UID}-y"),
+        shell,
+        false,
+    );
+    let monitor = format!("/usr/bin/conmon -b /b -c {id} -s");
+    let (exec, elsewhere) = (format!("crictl exec -id {id} sh"), format!("shim -x {id} -id {other}"));
+    for (case, parent, expected) in [
+        ("child of its shim", ("containerd-shim", &*shim), true),
+        ("child of its monitor", ("conmon", &*monitor), true),
+        ("of no pod", ("systemd", "/sbin/init"), false),
+        (
+            "child of another shim",
+            ("containerd-shim", &*shim.replace(&id, &other)),
+            false,
+        ),
+        ("child of a program with its ID", ("crictl", &*exec), false),
+        (
+            "child of a shim with its ID elsewhere",
+            ("containerd-shim", &*elsewhere),
+            false,
+        ),
+        ("kernel thread", ("kthreadd", ""), false),
+    ] {
+        check(case, "0::/", parent, expected);
     }
 }
 
@@ -208,17 +173,15 @@ fn process_that_was_named_is_killed_unless_the_gate_is_shut() {
     let mut sleeps = sleep();
     let pid = proc.link(&sleeps);
     let process = Process::find(proc.path(), pid, LATER).unwrap().unwrap();
-    let blocked = || EffectsBlocked {
-        reason: "a kubelet is here".to_owned(),
-    };
+    let blocked = || Blocked::Other("a kubelet is here".to_owned());
     let shut = Effects::new(Arc::new(move || Err(blocked())));
-    let kill = |effects: &Effects| process.kill(proc.path(), &owner(), effects);
+    let kill = |effects: &Effects| process.kill(proc.path(), Some(&owner()), effects);
     assert!(kill(&shut).unwrap_err().is_blocked());
     let other = Owner {
         ids: vec!["f".repeat(64)],
         ..owner()
     };
-    let unproven = process.kill(proc.path(), &other, &Effects::ungated());
+    let unproven = process.kill(proc.path(), Some(&other), &Effects::ungated());
     assert_eq!((unproven, sleeps.try_wait().unwrap()), (Ok(Outcome::Nothing), None));
     assert_eq!(kill(&Effects::ungated()), Ok(Outcome::Done));
     assert!(!sleeps.wait().unwrap().success());
@@ -235,7 +198,7 @@ fn later_process_with_the_same_pid_is_not_killed() {
         start: real.start - TICK,
         ..real.clone()
     };
-    let killed = earlier.kill(proc.path(), &owner(), &Effects::ungated());
+    let killed = earlier.kill(proc.path(), Some(&owner()), &Effects::ungated());
     assert_eq!((killed, sleeps.try_wait().unwrap()), (Ok(Outcome::Nothing), None));
     // A procfs that is not the kernel's leads to no process at all.
     let copied = Proc::new();
@@ -243,7 +206,7 @@ fn later_process_with_the_same_pid_is_not_killed() {
     fs::remove_file(copied.path().join(pid.to_string())).unwrap();
     let read = |name: &str| fs::read_to_string(proc.path().join(pid.to_string()).join(name)).unwrap();
     copied.add(pid, &read("stat"), &read("cgroup"), "sleep");
-    let failed = real.kill(copied.path(), &owner(), &Effects::ungated());
+    let failed = real.kill(copied.path(), Some(&owner()), &Effects::ungated());
     assert!(failed.is_err(), "{failed:?}");
     assert_eq!(sleeps.try_wait().unwrap(), None);
     sleeps.kill().unwrap();

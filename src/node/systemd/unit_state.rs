@@ -4,12 +4,9 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use nix::sys::signal::Signal;
-use zbus::{
-    Connection,
-    zvariant::{OwnedObjectPath, OwnedValue},
-};
+use zbus::{Connection, zvariant::OwnedValue};
 
-use super::{PROPERTIES, SERVICE, Systemd, call};
+use super::{PROPERTIES, SERVICE, SERVICE_INTERFACE, Systemd, UNIT_INTERFACE, load};
 use crate::model::kubelet_unit::{KubeletUnit, MainProcess, UnitExit};
 
 /// `ExecMainCode` of a process that has exited by itself (`CLD_EXITED` in waitid(2)); other codes are of signals.
@@ -25,13 +22,12 @@ impl Systemd {
     pub async fn kubelet_unit(&self, unit: &str) -> Result<Option<KubeletUnit>, String> {
         self.with_timeout(async {
             let connection = self.connection().await?;
-            // GetUnit knows only loaded units, and an inactive one may be unloaded.
-            let path: OwnedObjectPath = call(&connection, "LoadUnit", &(unit,)).await?.body().deserialize()?;
-            let general = properties(&connection, &path, "Unit").await?;
+            let path = load(&connection, unit).await?;
+            let general = properties(&connection, &path, UNIT_INTERFACE).await?;
             if text(&general, "LoadState") == "not-found" {
                 return Ok(None);
             }
-            let service = properties(&connection, &path, "Service").await?;
+            let service = properties(&connection, &path, SERVICE_INTERFACE).await?;
             Ok(Some(state(unit, &general, &service)))
         })
         .await
@@ -42,9 +38,10 @@ type Properties = HashMap<String, OwnedValue>;
 
 /// All properties of an interface, at one moment.
 async fn properties(connection: &Connection, path: &str, interface: &str) -> zbus::Result<Properties> {
-    let which = (format!("{SERVICE}.{interface}"),);
-    let answer = connection.call_method(Some(SERVICE), path, Some(PROPERTIES), "GetAll", &which);
-    answer.await?.body().deserialize()
+    let answer = connection
+        .call_method(Some(SERVICE), path, Some(PROPERTIES), "GetAll", &(interface,))
+        .await?;
+    answer.body().deserialize()
 }
 
 /// A property that an older systemd does not have is as if it were not set.

@@ -10,6 +10,9 @@ use std::{
 };
 
 use jiff::{Timestamp, Unit};
+use nix::errno::Errno;
+
+use crate::node::threads::NotDone;
 
 /// Maximum number of calls in flight, since each takes a thread. Further ones are refused.
 const MAX_CALLS: usize = 128;
@@ -21,8 +24,6 @@ pub enum Call {
     Find,
     /// Checks whether the server answers.
     Probe,
-    /// Checks whether a file system is frozen.
-    ProbeFreeze,
     /// To unmount it.
     Unmount,
     /// Cuts the connection and unmounts.
@@ -33,28 +34,22 @@ pub enum Call {
     DiagnoseHolders,
 }
 
-/// Start of a call that hangs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hang {
-    /// When it started.
-    pub since: Timestamp,
-}
-
 /// Why a call has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallError {
-    /// This call, or an earlier identical one, has not returned.
-    Hangs(Hang),
-    /// Not started: too many others hang.
-    NoFreeThread,
+    /// This call, or an earlier identical one that started then, has not returned.
+    Hangs(Timestamp),
     /// Not started, or it panicked.
-    Aborted,
+    NotDone(NotDone),
+    /// The system call failed.
+    Failed(Errno),
 }
 
 /// The calls that have not returned.
 #[derive(Debug, Default)]
 pub struct CallsInFlight {
-    calls: Mutex<HashMap<(PathBuf, Call), Hang>>,
+    /// When each started.
+    calls: Mutex<HashMap<(PathBuf, Call), Timestamp>>,
 }
 
 /// Removes the call from the list when dropped.
@@ -75,8 +70,8 @@ impl CallsInFlight {
         timeout: Duration,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, CallError> {
-        let hang = Hang { since: now() };
-        let listed = self.list(path, call, hang)?;
+        let since = now();
+        let listed = self.list(path, call, since)?;
         let (answer, answered) = mpsc::sync_channel(1);
         let run = move || {
             let done = work();
@@ -85,49 +80,43 @@ impl CallsInFlight {
             answer.send(done).ok();
         };
         let thread = thread::Builder::new().name(format!("{call}"));
-        thread.spawn(run).map_err(|_| CallError::Aborted)?;
+        thread.spawn(run).map_err(|_| CallError::NotDone(NotDone::Aborted))?;
         answered.recv_timeout(timeout).map_err(|error| match error {
-            mpsc::RecvTimeoutError::Timeout => CallError::Hangs(hang),
-            mpsc::RecvTimeoutError::Disconnected => CallError::Aborted,
+            mpsc::RecvTimeoutError::Timeout => CallError::Hangs(since),
+            mpsc::RecvTimeoutError::Disconnected => CallError::NotDone(NotDone::Aborted),
         })
     }
 
-    /// Runs `work` on this thread, for work that cannot hang. It is listed like other calls.
-    pub fn run_inline<T>(self: &Arc<Self>, path: &Path, call: Call, work: impl FnOnce() -> T) -> Result<T, CallError> {
-        let _listed = self.list(path, call, Hang { since: now() })?;
-        Ok(work())
-    }
-
-    /// The unmounts in flight whose paths are wanted.
-    pub fn unmounts(&self, wanted: impl Fn(&Path) -> bool) -> Vec<(PathBuf, Hang)> {
+    /// The unmounts in flight whose paths are wanted, and when each started.
+    pub fn unmounts(&self, wanted: impl Fn(&Path) -> bool) -> Vec<(PathBuf, Timestamp)> {
         let calls = self.calls();
         let unmounts = calls
             .iter()
             .filter(|((_, call), _)| matches!(call, Call::Find | Call::Unmount | Call::Force));
         let wanted = unmounts.filter(|((path, _), _)| wanted(path));
-        let mut found: Vec<_> = wanted.map(|((path, _), hang)| (path.clone(), *hang)).collect();
-        found.sort_by(|(one, a), (other, b)| one.cmp(other).then(a.since.cmp(&b.since)));
+        let mut found: Vec<_> = wanted.map(|((path, _), since)| (path.clone(), *since)).collect();
+        found.sort();
         found.dedup_by(|(later, _), (earlier, _)| later == earlier);
         found
     }
 
-    fn list(self: &Arc<Self>, path: &Path, call: Call, hang: Hang) -> Result<ListedCall, CallError> {
+    fn list(self: &Arc<Self>, path: &Path, call: Call, since: Timestamp) -> Result<ListedCall, CallError> {
         let mut calls = self.calls();
         let key = (path.to_owned(), call);
         if let Some(earlier) = calls.get(&key) {
             return Err(CallError::Hangs(*earlier));
         }
         if calls.len() >= MAX_CALLS {
-            return Err(CallError::NoFreeThread);
+            return Err(CallError::NotDone(NotDone::NoFreeThread));
         }
-        calls.insert(key.clone(), hang);
+        calls.insert(key.clone(), since);
         Ok(ListedCall {
             in_flight: Arc::clone(self),
             key,
         })
     }
 
-    fn calls(&self) -> MutexGuard<'_, HashMap<(PathBuf, Call), Hang>> {
+    fn calls(&self) -> MutexGuard<'_, HashMap<(PathBuf, Call), Timestamp>> {
         self.calls.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -154,7 +143,6 @@ impl fmt::Display for Call {
         f.write_str(match self {
             Self::Find => "find-mount",
             Self::Probe => "probe-server",
-            Self::ProbeFreeze => "probe-freeze",
             Self::Unmount => "unmount",
             Self::Force => "force-unmount",
             Self::FindHolders => "find-holders",
@@ -208,22 +196,8 @@ mod tests {
         }
         assert_eq!(
             in_flight.run_with_timeout(Path::new("one more"), Call::Unmount, LONG, || ()),
-            Err(CallError::NoFreeThread)
+            Err(CallError::NotDone(NotDone::NoFreeThread))
         );
-        drop(release);
-    }
-
-    #[test]
-    fn inline_call_is_listed_and_refused_beside_a_hanging_one() {
-        let in_flight = Arc::new(CallsInFlight::default());
-        let path = Path::new("/v");
-        let known = || in_flight.unmounts(|_| true).len();
-        assert_eq!(in_flight.run_inline(path, Call::Unmount, known), Ok(1));
-        assert_eq!(known(), 0);
-        let (release, hang) = mpsc::channel::<()>();
-        let hung = in_flight.run_with_timeout(path, Call::Unmount, SHORT, move || hang.recv().is_ok());
-        let here = in_flight.run_inline(path, Call::Unmount, || panic!("it is in flight"));
-        assert_eq!(here, hung.map(|_| ()));
         drop(release);
     }
 
@@ -232,7 +206,7 @@ mod tests {
         let in_flight = Arc::new(CallsInFlight::default());
         let path = Path::new("/v");
         let done = in_flight.run_with_timeout(path, Call::Find, LONG, || panic!("on purpose"));
-        assert_eq!(done, Err::<(), _>(CallError::Aborted));
+        assert_eq!(done, Err::<(), _>(CallError::NotDone(NotDone::Aborted)));
         assert_eq!(in_flight.run_with_timeout(path, Call::Find, LONG, || 1), Ok(1));
     }
 }

@@ -2,18 +2,14 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body_util::Full;
-use percent_encoding::percent_decode_str;
 use tokio::{sync::watch, time::Instant};
 
-use super::respond::{error, json_answer};
+use super::respond::{Answer, json_answer, name, not_found};
 use crate::{
     api::{MetadataClient, escape},
     collector::{
-        core::Core, counts::SharedTotals, graph::Graph, leader_election::LeaderElection, picture::Picture,
-        report::WorkReport, shared::Shared, why,
+        core::Core, counts::Totals, graph::Graph, leader_election::LeaderElection, picture, report::WorkReport,
+        shared::Shared, why,
     },
     counters::Counters,
     explanation::Explanation,
@@ -21,7 +17,7 @@ use crate::{
     ops::{gc_status::GcReport, status::CollectorReport},
 };
 
-/// Path of the graph, with or without `?uid=UID`.
+/// Path of the graph, with or without `?of=` and a UID or a name.
 pub const GRAPH: &str = "/v1/gc/graph";
 /// Path of the collector's status.
 pub const STATUS: &str = "/v1/gc/status";
@@ -36,7 +32,7 @@ pub struct CollectorAdmin {
     /// State of the collector; `None` while it is on standby.
     pub current: watch::Receiver<Option<Arc<Shared>>>,
     /// Totals of earlier terms as leader.
-    pub earlier: SharedTotals,
+    pub earlier: watch::Sender<Totals>,
     /// Counters of its events.
     pub counters: Arc<Counters>,
 }
@@ -60,29 +56,12 @@ impl CollectorAdmin {
     }
 }
 
-/// The path that queries the graph around an object, or of all active objects. A UID can be any text.
+/// The path that queries the graph around an object, or of all active objects.
 pub fn graph_path(center: Option<&ObjectName>) -> String {
-    match center {
-        Some(ObjectName::Uid(uid)) => format!("{GRAPH}?uid={}", escape(uid)),
-        Some(name) => format!("{GRAPH}?of={}", escape(&name.to_string())),
-        None => GRAPH.to_owned(),
-    }
-}
-
-/// Answers a GET request; `None` if the path is not one of the collector's.
-pub(super) fn answer(gc: Option<&CollectorAdmin>, path: &str, query: Option<&str>) -> Option<Response<Full<Bytes>>> {
-    if ![GRAPH, STATUS].contains(&path) {
-        return None;
-    }
-    let Some(gc) = gc else {
-        return Some(error(StatusCode::NOT_FOUND, NO_COLLECTOR));
-    };
-    Some(match path {
-        STATUS => status(gc),
-        _ => gc
-            .query(|core, _| draw(&core.graph, query))
-            .unwrap_or_else(|| error(StatusCode::NOT_FOUND, &unknown(gc))),
-    })
+    center.map_or_else(
+        || GRAPH.to_owned(),
+        |name| format!("{GRAPH}?of={}", escape(&name.to_string())),
+    )
 }
 
 /// Explains why an object still exists.
@@ -95,7 +74,9 @@ pub(super) fn why(gc: Option<&CollectorAdmin>, name: &ObjectName) -> Result<Expl
     known.unwrap_or_else(|| Err(unknown(gc)))
 }
 
-fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
+/// Answers with the collector's status.
+pub(super) fn status(gc: Option<&CollectorAdmin>) -> Answer {
+    let gc = gc.ok_or_else(|| not_found(NO_COLLECTOR))?;
     let work = gc.query(WorkReport::new);
     json_answer(&GcReport {
         synced: work.as_ref().is_some_and(|work| work.synced),
@@ -103,6 +84,13 @@ fn status(gc: &CollectorAdmin) -> Response<Full<Bytes>> {
         credentials_expire: gc.client.credentials_expiry(),
         work,
     })
+}
+
+/// Answers with the active objects of the graph, or those that the query selects.
+pub(super) fn graph(gc: Option<&CollectorAdmin>, query: Option<&str>) -> Answer {
+    let gc = gc.ok_or_else(|| not_found(NO_COLLECTOR))?;
+    gc.query(|core, _| draw(&core.graph, query))
+        .unwrap_or_else(|| Err(not_found(unknown(gc))))
 }
 
 /// The error while this collector is on standby. It names the active one.
@@ -117,37 +105,26 @@ fn unknown(gc: &CollectorAdmin) -> String {
     format!("the collector of this agent knows nothing: {why}{remedy}")
 }
 
-fn draw(graph: &Graph, query: Option<&str>) -> Response<Full<Bytes>> {
-    let Some((key, value)) = query.map(|query| query.split_once('=').unwrap_or((query, ""))) else {
-        return json_answer(&Picture::from_active(graph));
-    };
-    let value = percent_decode_str(value).decode_utf8_lossy();
-    let uid = match key {
-        "uid" if !value.is_empty() => value,
-        "of" => match value.parse().map_err(|syntax| format!("the object {syntax}")) {
-            Err(why) => return error(StatusCode::BAD_REQUEST, &why),
-            Ok(name) => match why::find(&name, graph) {
-                Ok(id) => graph.uid(id).into(),
-                Err(not_found) => return error(StatusCode::NOT_FOUND, &not_found),
-            },
-        },
-        _ => {
-            return error(
-                StatusCode::BAD_REQUEST,
-                "the query must be uid=UID or of=KIND[.GROUP]/[NAMESPACE/]NAME, or missing",
-            );
-        }
-    };
-    match Picture::around(graph, &uid) {
-        Some(picture) => json_answer(&picture),
-        None => error(
-            StatusCode::NOT_FOUND,
-            &format!(
-                "the collector knows no owner and no dependent with UID {uid:?}; its graph lacks objects that are neither and are \
-                 not being deleted"
-            ),
-        ),
+fn draw(graph: &Graph, query: Option<&str>) -> Answer {
+    if query.is_none() {
+        return dot_answer(&picture::active(graph));
     }
+    let uid = match name(query, "of", "object")? {
+        ObjectName::Uid(uid) => uid,
+        name => graph.uid(why::find(&name, graph).map_err(not_found)?),
+    };
+    let picture = picture::around(graph, &uid).ok_or_else(|| {
+        not_found(format!(
+            "the collector knows no owner and no dependent with UID {uid:?}; its graph lacks objects that are neither and are \
+             not being deleted"
+        ))
+    });
+    dot_answer(&picture?)
+}
+
+/// DOT as a list of lines: a client escapes line breaks in texts.
+fn dot_answer(dot: &str) -> Answer {
+    json_answer(&dot.lines().collect::<Vec<_>>())
 }
 
 #[cfg(test)]
@@ -155,7 +132,7 @@ mod tests {
     use http_body_util::BodyExt as _;
 
     use super::*;
-    use crate::collector::graph::Observed;
+    use crate::{collector::graph::Observed, ops::admin::respond::Refused};
 
     /// A graph of one object with this UID that is being deleted.
     fn graph_of(uid: &str) -> Graph {
@@ -170,7 +147,11 @@ mod tests {
         graph
     }
 
-    async fn read(answer: Response<Full<Bytes>>) -> (u16, String) {
+    async fn read(answer: Answer) -> (u16, String) {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(Refused(code, why)) => return (code.as_u16(), why),
+        };
         let code = answer.status().as_u16();
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         (code, String::from_utf8(body.to_vec()).unwrap())
@@ -188,8 +169,8 @@ mod tests {
             for path in [graph_path(Some(&ObjectName::Uid(uid.to_owned()))), graph_path(None)] {
                 let (code, body) = query(&graph, &path).await;
                 assert_eq!(code, 200, "{body}");
-                let picture: Picture = serde_json::from_str(&body).unwrap();
-                assert_eq!(picture.objects[0].uid, uid);
+                let picture: Vec<String> = serde_json::from_str(&body).unwrap();
+                assert!(picture.join("").contains("n0 [label="), "{uid}: {picture:?}");
             }
         }
     }
@@ -197,11 +178,11 @@ mod tests {
     #[tokio::test]
     async fn failed_graph_query_has_a_reason() {
         let graph = graph_of("a");
-        let (code, body) = query(&graph, &format!("{GRAPH}?uid=b")).await;
+        let (code, body) = query(&graph, &format!("{GRAPH}?of=b")).await;
         assert!(code == 404 && body.contains("no dependent with UID"), "{code} {body}");
-        let (code, body) = query(&graph, &format!("{GRAPH}?uid=")).await;
-        assert!(code == 400 && body.contains("must be uid=UID"), "{code} {body}");
-        let (code, body) = read(answer(None, GRAPH, None).unwrap()).await;
+        let (code, body) = query(&graph, &format!("{GRAPH}?of=")).await;
+        assert!(code == 400 && body.contains("must be a UID"), "{code} {body}");
+        let (code, body) = read(super::graph(None, None)).await;
         assert!(code == 404 && body.contains("does not collect"), "{code} {body}");
     }
 }

@@ -1,19 +1,16 @@
 //! Lists safety holds, and approves them.
 
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body_util::Full;
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
 
 use super::{
     peer::Peer,
-    respond::{agent_stopping, error, json_answer, json_response},
+    respond::{self, Answer, Refused, agent_stopping, json_answer, not_found},
     state::PodsAdmin,
 };
 use crate::{
     handover::guard::holds::{ABSENCE, NODE_UID, SafetyHold, SafetyHolds},
-    journal::{JournalError, approval::Approval},
+    journal::{Approval, JournalError},
     model::mismatch::Mismatch,
     workers::Overview,
 };
@@ -22,11 +19,9 @@ use crate::{
 pub const HOLDS: &str = "/v1/holds";
 /// Path of an approval.
 pub const APPROVE: &str = "/v1/approve";
-/// Maximum length of a reason, in bytes.
-const MAX_REASON: usize = 1024;
 
 /// An approval request.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApprovalRequest {
     /// The item's name, or the UID of a pod.
@@ -51,107 +46,61 @@ pub struct Approved {
     pub not_durable: Option<String>,
 }
 
-/// All safety holds; `None` while the agent stops.
-async fn report_of(pods: &PodsAdmin) -> Option<(SafetyHolds, Overview)> {
+/// All safety holds, and the pods.
+async fn report_of(pods: &PodsAdmin) -> Result<(SafetyHolds, Overview), Refused> {
     // Before the runtime is reached, the workers do not answer and no pod is blocked.
     let reached = pods.runtime.borrow().version.is_some();
     let overview = if reached {
-        pods.workers.overview().await?
+        pods.workers
+            .ask(|pods| pods.overview())
+            .await
+            .ok_or_else(agent_stopping)?
     } else {
         Overview::default()
     };
     let mut items = pods.guard.safety_holds();
     items.extend(SafetyHold::of_pods(&overview.terminating));
-    let blocked = pods.guard.why_blocked_for_good();
-    let approvals = pods.journal.last_approvals();
     let report = SafetyHolds {
-        blocked,
+        blocked: pods.guard.why_blocked_for_good().map(|blocked| blocked.to_string()),
         items,
-        approvals,
+        approvals: pods.journal.node(|node| node.approvals.clone()),
     };
-    Some((report, overview))
+    Ok((report, overview))
 }
 
 /// Lists the safety holds.
-pub(super) async fn list(pods: &PodsAdmin) -> Response<Full<Bytes>> {
-    match report_of(pods).await {
-        Some((report, _)) => json_answer(&report),
-        None => agent_stopping(),
-    }
+pub(super) async fn list(pods: &PodsAdmin) -> Answer {
+    json_answer(&report_of(pods).await?.0)
 }
 
 /// Approves one item.
-pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Response<Full<Bytes>> {
-    let request: ApprovalRequest = match serde_json::from_slice(body) {
-        Ok(request) => request,
-        Err(cause) => return error(StatusCode::BAD_REQUEST, &format!("the body is no request: {cause}")),
-    };
-    if request.reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON) {
-        return error(
-            StatusCode::BAD_REQUEST,
-            &format!("reason is longer than {MAX_REASON} bytes"),
-        );
-    }
-    tracing::info!(
-        item = request.item,
-        reason = request.reason,
-        peer = peer.to_string(),
-        "Approval requested"
-    );
-    // A client that disconnects does not interrupt it, so that the result is logged.
-    let approval = tokio::spawn(approve_item(pods.clone(), request, peer));
-    approval
-        .await
-        .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
-}
-
-async fn approve_item(
-    pods: PodsAdmin,
-    ApprovalRequest {
-        item: name,
-        digest,
-        reason,
-    }: ApprovalRequest,
-    peer: Peer,
-) -> Response<Full<Bytes>> {
-    let refused = |code, why: &str| {
-        tracing::warn!(item = name, peer = peer.to_string(), why, "Approval refused");
-        error(code, why)
-    };
-    let Some((report, overview)) = report_of(&pods).await else {
-        return agent_stopping();
-    };
-    let item = match report.find(&name) {
-        Ok(item) => item.clone(),
-        Err(why) => return refused(StatusCode::NOT_FOUND, &why),
-    };
-    let changed = |now: &SafetyHold| {
+pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Answer {
+    let request: ApprovalRequest = respond::parse(body)?;
+    let reason = respond::reason(request.reason.clone())?;
+    tracing::info!(item = request.item, reason, "Approval requested");
+    let name = &request.item;
+    let (report, overview) = report_of(pods).await?;
+    let item = report.find(name).map_err(not_found)?.clone();
+    if request.digest.as_ref().is_some_and(|digest| *digest != item.digest) {
         let why = format!(
             "the safety hold {} has changed: see pod-teardown holds; its digest is now {}: {}",
-            now.item, now.digest, now.why
+            item.item, item.digest, item.why
         );
-        tracing::warn!(item = name, peer = peer.to_string(), why, "Approval refused");
-        json_response(StatusCode::CONFLICT, &json!({ "error": why, "item": now }))
-    };
-    if digest.is_some_and(|digest| digest != item.digest) {
-        return changed(&item);
+        return Err(Refused(StatusCode::CONFLICT, why));
     }
     let approved = match (item.item.as_str(), &item.uid) {
         (NODE_UID, None) => pods.guard.approve_node_uid(&item.digest).await,
-        (ABSENCE, None) => pods.guard.approve_absence(&item.digest).await,
+        (ABSENCE, None) => pods.guard.absence.approve(&item.digest).await,
         (_, Some(uid)) => match mismatch(&overview, uid) {
-            Some(mismatch) => approve_pod(&pods, uid, mismatch).await,
+            Some(mismatch) => approve_pod(pods, uid, mismatch).await,
             None => None,
         },
         (_, None) => None,
     };
     let Some(durable) = approved else {
         // New evidence may have come since the report.
-        let now = report_of(&pods).await;
-        return match now.as_ref().and_then(|(now, _)| now.find(&name).ok()) {
-            Some(now) => changed(now),
-            None => refused(StatusCode::CONFLICT, "there is no such safety hold any more"),
-        };
+        let why = format!("the safety hold {name} has changed, or is not there any more: see pod-teardown holds");
+        return Err(Refused(StatusCode::CONFLICT, why));
     };
     let approval = Approval {
         item: item.item.clone(),
@@ -165,7 +114,6 @@ async fn approve_item(
     tracing::warn!(
         item = item.item,
         pod.uid = item.uid,
-        peer = peer.to_string(),
         reason,
         why = item.why,
         approval_effect = item.approval_effect,
@@ -188,10 +136,10 @@ fn mismatch(overview: &Overview, uid: &str) -> Option<Mismatch> {
 }
 
 async fn approve_pod(pods: &PodsAdmin, uid: &str, mismatch: Mismatch) -> Option<Result<(), JournalError>> {
-    let is_approved = pods.workers.approve(uid.into(), mismatch).await?;
-    if is_approved {
-        Some(pods.journal.durable().await)
-    } else {
-        None
+    let uid = uid.into();
+    let is_approved = pods.workers.ask(move |pods| pods.approve(&uid, mismatch)).await?;
+    match is_approved {
+        true => Some(pods.journal.durable().await),
+        false => None,
     }
 }

@@ -2,25 +2,19 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body_util::Full;
 use serde::{Deserialize, Serialize};
 
 use super::{
     peer::Peer,
-    respond::{error, json_answer},
+    respond::{self, Answer, Refused, bad_request, json_answer},
     state::PodsAdmin,
 };
-use crate::{cli::MAX_PAUSE, journal::paused::Paused};
+use crate::{cli::MAX_PAUSE, model::pause::Paused, words::some_of};
 
 /// Path of `pause`.
 pub const PAUSE: &str = "/v1/pause";
 /// Path of `resume`.
 pub const RESUME: &str = "/v1/resume";
-
-/// Maximum length of a reason, in bytes.
-const MAX_REASON: usize = 1024;
 
 /// The body of a pause request. An empty body is a pause without a limit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,86 +43,86 @@ pub struct Pause {
 }
 
 /// Starts no work any more, until the end of the pause.
-pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Response<Full<Bytes>> {
+pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Answer {
     let PauseRequest {
         duration_seconds,
         reason,
-    } = match parse(body) {
-        Ok(request) => request,
-        Err(why) => return error(StatusCode::BAD_REQUEST, &why),
-    };
-    let pods = pods.clone();
-    uninterrupted(async move {
-        let limit = duration_seconds.map(Duration::from_secs);
-        let durable = pods
-            .guard
-            .pause(&peer.user(), reason.clone(), limit, &pods.clock.now())
-            .await;
-        tracing::warn!(
-            peer = peer.to_string(),
-            reason,
-            limit = limit.map(tracing::field::debug),
-            durable = durable.is_ok(),
-            "Paused: no work is started any more"
-        );
-        Pause {
-            paused: pods.guard.paused(),
-            in_progress: pods.guard.work_in_progress(),
-            not_durable: durable.err().map(|cause| cause.to_string()),
-        }
+    } = parse(body)?;
+    let limit = duration_seconds.map(Duration::from_secs);
+    let (user, now) = (peer.user(), pods.clock.now());
+    let durable = pods.guard.pause(&user, reason.clone(), limit, &now).await;
+    tracing::warn!(
+        reason,
+        limit = limit.map(tracing::field::debug),
+        durable = durable.is_ok(),
+        "Paused: no work is started any more"
+    );
+    json_answer(&Pause {
+        paused: pods.guard.paused(),
+        in_progress: pods.guard.work.names(),
+        not_durable: durable.err().map(|cause| cause.to_string()),
     })
-    .await
 }
 
-fn parse(body: &[u8]) -> Result<PauseRequest, String> {
-    let request: PauseRequest = match body {
-        [] | b"null" => PauseRequest::default(),
-        body => serde_json::from_slice(body).map_err(|error| format!("the body is no pause request: {error}"))?,
-    };
-    let reason = request.reason.filter(|reason| !reason.is_empty());
-    if reason.as_ref().is_some_and(|reason| reason.len() > MAX_REASON) {
-        return Err(format!("reason is longer than {MAX_REASON} bytes"));
-    }
+fn parse(body: &[u8]) -> Result<PauseRequest, Refused> {
+    let request: Option<PauseRequest> = respond::parse_or_default(body)?;
+    let request = request.unwrap_or_default();
     match request.duration_seconds.map(Duration::from_secs) {
-        Some(Duration::ZERO) => Err("durationSeconds must be at least 1".to_owned()),
-        Some(duration) if duration > MAX_PAUSE => Err(format!(
+        Some(Duration::ZERO) => Err(bad_request("durationSeconds must be at least 1")),
+        Some(duration) if duration > MAX_PAUSE => Err(bad_request(format!(
             "durationSeconds must be at most {} (30 days)",
             MAX_PAUSE.as_secs()
-        )),
-        Some(_) | None => Ok(PauseRequest { reason, ..request }),
+        ))),
+        Some(_) | None => Ok(PauseRequest {
+            reason: respond::reason(request.reason)?,
+            ..request
+        }),
     }
 }
 
 /// Continues all work.
-pub(super) async fn resume(pods: &PodsAdmin, peer: Peer) -> Response<Full<Bytes>> {
-    let pods = pods.clone();
-    uninterrupted(async move {
-        let (paused, durable) = pods.guard.resume().await;
-        tracing::warn!(
-            peer = peer.to_string(),
-            durable = durable.is_ok(),
-            was_paused = paused.is_some(),
-            "Resumed"
-        );
-        Pause {
-            paused,
-            in_progress: Vec::new(),
-            not_durable: durable.err().map(|cause| cause.to_string()),
-        }
+pub(super) async fn resume(pods: &PodsAdmin) -> Answer {
+    let (paused, durable) = pods.guard.resume().await;
+    tracing::warn!(durable = durable.is_ok(), was_paused = paused.is_some(), "Resumed");
+    json_answer(&Pause {
+        paused,
+        in_progress: Vec::new(),
+        not_durable: durable.err().map(|cause| cause.to_string()),
     })
-    .await
 }
 
-/// A client that disconnects does not interrupt the work.
-async fn uninterrupted(work: impl Future<Output = Pause> + Send + 'static) -> Response<Full<Bytes>> {
-    match tokio::spawn(work).await {
-        Ok(pause) => json_answer(&pause),
-        Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()),
-    }
+/// Formats the result of `pause`.
+pub fn paused(pause: &Pause) -> String {
+    let paused = pause.paused.as_ref();
+    let paused = paused.map_or_else(|| "the agent is not paused".to_owned(), Paused::why);
+    let progress = match pause.in_progress.as_slice() {
+        [] => "no pod is in progress".to_owned(),
+        pods => format!("in progress, up to a safe point: {}", some_of(pods.iter().cloned())),
+    };
+    let lost = not_durable(pause);
+    format!("No work starts on this node: {paused}; {progress}{lost}.")
+}
+
+/// Formats the result of `resume`.
+pub fn resumed(pause: &Pause) -> String {
+    let text = match &pause.paused {
+        Some(paused) => format!("Waiting work continues; the agent was paused {}", paused.beginning()),
+        None => "The agent was not paused".to_owned(),
+    };
+    format!("{text}{}.", not_durable(pause))
+}
+
+fn not_durable(pause: &Pause) -> String {
+    let cause = pause.not_durable.as_ref();
+    cause.map_or_else(String::new, |cause| {
+        format!("; a restart of the agent would lose this change: {cause}")
+    })
 }
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
 
     #[test]
@@ -143,9 +137,9 @@ mod tests {
             (r#"{"durationSeconds":60,"reason":"x"}"#, request(Some(60), Some("x"))),
             (r#"{"reason":""}"#, request(None, None)),
         ] {
-            assert_eq!(parse(body.as_bytes()), Ok(expected), "{body}");
+            assert_eq!(parse(body.as_bytes()).unwrap(), expected, "{body}");
         }
-        let long = format!(r#"{{"reason":"{}"}}"#, "x".repeat(MAX_REASON + 1));
+        let long = format!(r#"{{"reason":"{}"}}"#, "x".repeat(1025));
         for body in [
             r#"{"durationSeconds":0}"#,
             r#"{"durationSeconds":99999999}"#,
@@ -155,5 +149,23 @@ mod tests {
         ] {
             assert!(parse(body.as_bytes()).is_err(), "{body}");
         }
+    }
+
+    #[test]
+    fn result_of_resume_names_no_end_of_the_pause() {
+        let paused = Paused {
+            since: Timestamp::UNIX_EPOCH,
+            by: "root".to_owned(),
+            reason: None,
+            until: Timestamp::from_second(7200).ok(),
+        };
+        let pause = Pause {
+            paused: Some(paused),
+            ..Pause::default()
+        };
+        assert_eq!(
+            resumed(&pause),
+            "Waiting work continues; the agent was paused since 1970-01-01T00:00:00Z by root."
+        );
     }
 }

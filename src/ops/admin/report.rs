@@ -2,12 +2,8 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body_util::Full;
-
 use super::{
-    respond::{error, json_answer},
+    respond::{Answer, bad_request, json_answer},
     state::PodsAdmin,
 };
 use crate::{journal::observations::MAX_AGE, model::pod::PodUid, ops::report::Report};
@@ -20,19 +16,19 @@ pub fn request_path(since: Duration) -> String {
     format!("{REPORT}?since={}", since.as_secs())
 }
 
-pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Response<Full<Bytes>> {
+pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Answer {
     let seconds = match query.map(|query| query.strip_prefix("since=").map(str::parse::<u32>)) {
         None => None,
         Some(Some(Ok(seconds))) => Some(i64::from(seconds)),
-        Some(_) => return error(StatusCode::BAD_REQUEST, "the query must be since=SECONDS"),
+        Some(_) => return Err(bad_request("the query must be since=SECONDS")),
     };
     let now = pods.clock.wall().now();
     let seconds = seconds.unwrap_or(i64::MAX).min(MAX_AGE.as_secs());
     let since = now.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap_or(now);
     let observations = pods.journal.observations();
-    let is_observing = pods.guard.only_observes();
+    let is_observing = pods.guard.only_observes;
     let comparing = match is_observing {
-        true => pods.in_time(pods.workers.terminating_uids()).await.unwrap_or_default(),
+        true => pods.ask(|pods| pods.terminating_uids()).await.unwrap_or_default(),
         false => BTreeSet::new(),
     };
     let is_counted = |uid: &PodUid| observations.iter().any(|it| it.uid == uid.as_str());

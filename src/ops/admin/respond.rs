@@ -3,35 +3,53 @@
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
-use serde::Serialize;
+use percent_encoding::percent_decode_str;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
 
-use crate::model::foreign;
+use crate::{model::foreign, object_name::ObjectName};
 
 const JSON: &str = "application/json";
-pub const STOPPING: &str = "the agent is stopping";
+/// Maximum length of the reason that a user gives, in bytes.
+const MAX_REASON: usize = 1024;
 
-pub fn json_answer(body: &impl Serialize) -> Response<Full<Bytes>> {
-    json_response(StatusCode::OK, body)
+/// A response, or why the request is refused.
+pub type Answer = Result<Response<Full<Bytes>>, Refused>;
+
+/// Why a request is refused.
+#[derive(Debug)]
+pub struct Refused(pub StatusCode, pub String);
+
+pub fn json_answer(body: &impl Serialize) -> Answer {
+    Ok(json_response(StatusCode::OK, body))
 }
 
-/// A response with this JSON, escaped.
+/// A response with this JSON, escaped, with indents for people.
 pub fn json_response(code: StatusCode, body: &impl Serialize) -> Response<Full<Bytes>> {
-    match serde_json::to_string(body) {
+    match serde_json::to_string_pretty(body) {
         Ok(body) => response(code, JSON, foreign::escape_json(body)),
         Err(cause) => error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()),
     }
 }
 
-pub fn pods_disabled() -> Response<Full<Bytes>> {
-    error(
-        StatusCode::NOT_FOUND,
-        "this agent takes no pods down: it runs with --mode never",
-    )
+pub fn pods_disabled() -> Refused {
+    not_found("this agent takes no pods down: it runs with --mode never")
 }
 
-pub fn agent_stopping() -> Response<Full<Bytes>> {
-    error(StatusCode::SERVICE_UNAVAILABLE, STOPPING)
+pub fn agent_stopping() -> Refused {
+    unavailable("the agent is stopping")
+}
+
+pub fn bad_request(why: impl Into<String>) -> Refused {
+    Refused(StatusCode::BAD_REQUEST, why.into())
+}
+
+pub fn not_found(why: impl Into<String>) -> Refused {
+    Refused(StatusCode::NOT_FOUND, why.into())
+}
+
+pub fn unavailable(why: impl Into<String>) -> Refused {
+    Refused(StatusCode::SERVICE_UNAVAILABLE, why.into())
 }
 
 pub fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {
@@ -45,4 +63,35 @@ pub fn response(code: StatusCode, content_type: &'static str, body: impl Into<By
     let content_type = HeaderValue::from_static(content_type);
     response.headers_mut().insert(header::CONTENT_TYPE, content_type);
     response
+}
+
+/// The request in a body.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
+    serde_json::from_slice(body).map_err(|cause| bad_request(format!("the body is no request: {cause}")))
+}
+
+/// The same where an empty body is the default.
+pub fn parse_or_default<T: DeserializeOwned + Default>(body: &[u8]) -> Result<T, Refused> {
+    match body {
+        [] => Ok(T::default()),
+        body => parse(body),
+    }
+}
+
+/// The reason that a user gives. An empty one is none.
+pub fn reason(reason: Option<String>) -> Result<Option<String>, Refused> {
+    match reason.filter(|reason| !reason.is_empty()) {
+        Some(reason) if reason.len() > MAX_REASON => {
+            Err(bad_request(format!("reason is longer than {MAX_REASON} bytes")))
+        }
+        reason => Ok(reason),
+    }
+}
+
+/// The name in the query `KEY=NAME`. `what`: what it names.
+pub fn name(query: Option<&str>, key: &str, what: &str) -> Result<ObjectName, Refused> {
+    let name = query.and_then(|query| query.strip_prefix(key)?.strip_prefix('='));
+    let name = percent_decode_str(name.unwrap_or_default()).decode_utf8_lossy();
+    name.parse()
+        .map_err(|syntax| bad_request(format!("the {what} {syntax}")))
 }

@@ -8,7 +8,10 @@ use std::{
 use jiff::Timestamp;
 use tokio::{sync::watch, time::timeout};
 
-use super::{collector::CollectorAdmin, respond::STOPPING};
+use super::{
+    collector::CollectorAdmin,
+    respond::{Refused, agent_stopping, unavailable},
+};
 use crate::{
     api::ApiClient,
     clock::BootClock,
@@ -16,16 +19,12 @@ use crate::{
     handover::{guard::Guard, report::RoleReport},
     housekeeping::LeftoverReport,
     journal::Journal,
-    model::{
-        pod::PodUid,
-        termination::Terminator,
-        trace::{Stage, Trace},
-    },
-    node::{cri::CallDurations, runtime::RuntimeReport},
+    model::blocked::Blocked,
+    node::{cri::CallDurations, effects::Gate as _, runtime::RuntimeReport},
     ops::{logging, status::StatusReport},
-    teardown::{context::Context, diagnosis::facts::TerminatedBy, grace::CountedGrace},
+    teardown::{context::Context, diagnosis::facts::TerminatedBy},
     watch::WatchReport,
-    workers::{Overview, WorkersHandle},
+    workers::{Overview, PodRequests, WorkersHandle},
 };
 
 /// Shorter than the timeout of the client.
@@ -67,7 +66,7 @@ pub struct PodsAdmin {
     /// Counters since the start.
     pub counters: Arc<Counters>,
     /// Durations of calls to the container runtime.
-    pub runtime_calls: Arc<CallDurations>,
+    pub runtime_calls: CallDurations,
     /// The API client, once it exists.
     pub api: Arc<OnceLock<ApiClient>>,
     /// The node and the cluster for reads, once the runtime was reached.
@@ -106,26 +105,32 @@ impl PodsAdmin {
     ///
     /// # Errors
     /// When the runtime was never reached, the agent stops, or there is no answer within [`ANSWER_TIMEOUT`].
-    pub(super) async fn in_time<T>(&self, query: impl Future<Output = Option<T>>) -> Result<T, String> {
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        request: impl FnOnce(&mut dyn PodRequests) -> T + Send + 'static,
+    ) -> Result<T, Refused> {
         // The workers answer once the runtime has been reached.
         let RuntimeReport { version, error } = self.runtime.borrow().clone();
         if version.is_none() {
             let why = error.map_or_else(String::new, |error| format!(": {error}"));
-            return Err(format!("the container runtime has not been reached yet{why}"));
+            return Err(unavailable(format!(
+                "the container runtime has not been reached yet{why}"
+            )));
         }
-        match timeout(ANSWER_TIMEOUT, query).await {
-            Ok(answer) => answer.ok_or_else(|| STOPPING.to_owned()),
-            Err(_) => Err(format!(
+        let late = |_| {
+            unavailable(format!(
                 "the agent did not answer within {ANSWER_TIMEOUT:?}; see its log"
-            )),
-        }
+            ))
+        };
+        let answer = timeout(ANSWER_TIMEOUT, self.workers.ask(request)).await.map_err(late)?;
+        answer.ok_or_else(agent_stopping)
     }
 
     /// The process that terminates the pods of this node now.
     pub(super) fn terminated_by(&self) -> TerminatedBy {
         let guard = &self.guard;
-        match (guard.kubelet(), guard.why_no_new_work()) {
-            (Some(kubelet), Some(_)) if !guard.has_kubelet_fault() => {
+        match (guard.kubelet.kubelet(), guard.check_new()) {
+            (Some(kubelet), Err(_)) if !guard.kubelet.has_fault() => {
                 let role = self.role.as_ref().map(|role| role.borrow());
                 let expired = role.as_ref().and_then(|role| role.certificate_expired);
                 let why = expired.map_or_else(String::new, |expired| {
@@ -133,9 +138,9 @@ impl PodsAdmin {
                 });
                 TerminatedBy::Kubelet(format!("pid {}{why}", kubelet.pid))
             }
-            (_, Some(why)) if guard.paused().is_some_and(|paused| paused.why() == why) => TerminatedBy::Paused(why),
-            (_, Some(why)) => TerminatedBy::Blocked(self.with_kubelet_unit(&why)),
-            (_, None) => TerminatedBy::Agent,
+            (_, Err(Blocked::Paused(paused))) => TerminatedBy::Paused(paused.why()),
+            (_, Err(blocked)) => TerminatedBy::Blocked(self.with_kubelet_unit(&blocked.to_string())),
+            (_, Ok(())) => TerminatedBy::Agent,
         }
     }
 
@@ -146,50 +151,31 @@ impl PodsAdmin {
         unit.map_or_else(|| why.to_owned(), |unit| format!("{why}; {}", unit.details()))
     }
 
-    /// Beside a kubelet, replaces the grace periods of terminating pods by those of the kubelet.
-    pub(super) async fn set_kubelet_grace_periods(&self, traces: &mut [Trace]) {
-        let is_terminating = |trace: &Trace| trace.stage == Stage::Terminating;
-        // Each report comes here, and most have no such pod.
-        if !traces.iter().any(is_terminating) {
-            return;
-        }
-        let (Terminator::Kubelet, Some(reader)) = (self.terminated_by().terminator(), self.reader.get()) else {
-            return;
-        };
-        let views = self.workers.terminating().await.unwrap_or_default();
-        let now = reader.node.clock.wall().now();
-        for trace in traces.iter_mut().filter(|trace| is_terminating(trace)) {
-            let view = views.get(&PodUid::from(trace.uid.as_str()));
-            if let Some(deletion) = view.and_then(|view| view.deletion) {
-                set_grace(trace, CountedGrace::by_kubelet(deletion, now));
-            }
-        }
-    }
-
     /// Adds the status of pods; `false` while the agent stops.
     async fn add_to(&self, report: &mut StatusReport) -> bool {
         report.runtime = self.runtime.borrow().clone();
         // The workers answer once the runtime has been reached.
         let pods = match report.runtime.version {
-            Some(_) => self.workers.overview().await,
+            Some(_) => self.workers.ask(|pods| pods.overview()).await,
             None => Some(Overview::default()),
         };
         let Some(pods) = pods else {
             return false;
         };
         let trouble = self.journal.trouble();
-        report.blocked = self.guard.why_blocked();
-        report.node_uid_mismatch = self.guard.has_node_uid_mismatch();
+        let blocked = self.guard.check().err();
+        report.blocked_by = blocked.as_ref().map(Blocked::kind);
+        report.blocked = blocked.map(|blocked| blocked.to_string());
+        report.node_uid_mismatch = self.guard.identity.other_uid().is_some();
         report.paused = self.guard.paused();
         report.credentials_expire = self.api.get().and_then(ApiClient::credentials_expiry);
         report.role = self.role.as_ref().map(|role| role.borrow().clone());
         report.watch = self.watch.borrow().clone();
         // A query for a single pod can find out between two lists.
-        let hold = self.guard.absence_hold();
+        let hold = self.guard.absence.hold_reason();
         report.watch.absence_hold = hold.or_else(|| report.watch.absence_hold.take());
         report.housekeeping = self.leftovers.borrow().clone();
         report.pods = pods;
-        self.set_kubelet_grace_periods(&mut report.pods.terminating).await;
         report.journal_error = trouble.error.map(|error| error.to_string());
         let quarantined = self.journal.quarantined();
         report.quarantined_files = quarantined.iter().map(|path| path.display().to_string()).collect();
@@ -197,16 +183,9 @@ impl PodsAdmin {
         report.counters = Counts {
             journal_writes_failed: trouble.failed,
             journal_commits: commits.count(),
-            journal_commits_us: u64::try_from(Duration::from_secs_f64(commits.sum).as_micros()).unwrap_or(u64::MAX),
+            journal_commits_us: u64::try_from(Duration::from_secs_f64(commits.sum()).as_micros()).unwrap_or(u64::MAX),
             ..self.counters.counts()
         };
         true
     }
-}
-
-fn set_grace(trace: &mut Trace, grace: CountedGrace) {
-    trace.grace_seconds = grace.total_seconds.unwrap_or(trace.grace_seconds);
-    trace.grace_left_ms = u64::try_from(grace.left.as_millis()).unwrap_or(u64::MAX);
-    trace.grace_end_ms = None;
-    trace.grace_counted_from = grace.counted_from;
 }

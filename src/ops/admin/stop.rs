@@ -1,16 +1,13 @@
 //! Requests to stop a pod, and their outcomes.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body_util::Full;
+use http::StatusCode;
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
 use super::{
-    peer::Peer,
-    respond::{error, json_answer},
+    respond::{self, Answer, Refused, bad_request, json_answer, not_found},
     state::PodsAdmin,
 };
 use crate::{
@@ -19,7 +16,6 @@ use crate::{
         trace::Trace,
     },
     object_name::ObjectName,
-    trace_recorder::TraceRecorder,
     workers::stop::{PodStop, StopAccepted, StopRejected},
 };
 
@@ -79,137 +75,98 @@ pub(super) fn target(path: &str) -> Option<Target<'_>> {
 }
 
 /// Performs a request.
-pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8], peer: Peer) -> Response<Full<Bytes>> {
-    let Some(target) = target(path) else {
-        return error(
-            StatusCode::NOT_FOUND,
+pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8]) -> Answer {
+    let target = target(path).ok_or_else(|| {
+        not_found(
             "POST is answered at /v1/pods/NAMESPACE/NAME/stop, /v1/pods/UID/stop, /v1/approve, /v1/handover, /v1/pause and \
              /v1/resume",
-        );
-    };
-    let request = match parse(body) {
-        Ok(request) => request,
-        Err(why) => return error(StatusCode::BAD_REQUEST, &why),
-    };
+        )
+    })?;
+    let request = parse(body)?;
     let stop = match target {
         Target::Name(namespace, name) => PodStop {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             ..request
         },
-        Target::Uid(uid) => match find(pods, uid, request).await {
-            Ok(stop) => stop,
-            Err((code, why)) => return error(code, &why),
-        },
+        Target::Uid(uid) => find(pods, uid, request).await?,
     };
+    let (namespace, name) = (stop.namespace.clone(), stop.name.clone());
     // Logged first, because the agent may crash at any moment.
     tracing::info!(
         pod.uid = stop.uid,
-        pod.namespace = stop.namespace,
-        pod.name = stop.name,
-        peer = peer.to_string(),
+        pod.namespace = namespace,
+        pod.name = name,
         reason = stop.eviction.as_ref().map(|eviction| eviction.reason.as_str()),
         grace_period_seconds = stop.grace,
         "Pod stop requested"
     );
-    // A client that disconnects does not interrupt it, so that the result is logged.
-    let granted = tokio::spawn(grant(pods.clone(), stop, peer));
-    granted
-        .await
-        .unwrap_or_else(|cause| error(StatusCode::INTERNAL_SERVER_ERROR, &cause.to_string()))
+    let unanswered = |Refused(code, why)| {
+        let why = format!("the termination of {namespace}/{name} is not started: {why}");
+        Refused(code, why)
+    };
+    let answer = pods.ask(|pods| pods.stop_pod(stop)).await.map_err(unanswered)?;
+    let granted = answer.map_err(|why| Refused(code_of(&why), why.to_string()))?;
+    let uid = &granted.uid;
+    // After a crash only the journal knows the request.
+    let durable = pods.journal.durable().await;
+    if let Err(error) = &durable {
+        tracing::error!(pod.uid = uid, pod.namespace = namespace, pod.name = name, %error, "Pod stop request is granted but not durable: a crash would lose it");
+    }
+    // A request that changes nothing cannot be lost.
+    let lost = durable.err().filter(|_| !granted.already_terminated);
+    tracing::info!(
+        pod.uid = uid,
+        pod.namespace = namespace,
+        pod.name = name,
+        grace_period_seconds = granted.grace_period_seconds,
+        already_terminated = granted.already_terminated,
+        "Pod stop request granted"
+    );
+    json_answer(&StopAccepted {
+        not_durable: lost.map(|cause| cause.to_string()),
+        ..granted
+    })
 }
 
 /// Completes a request for the pod with this UID.
-async fn find(pods: &PodsAdmin, uid: &str, request: PodStop) -> Result<PodStop, (StatusCode, String)> {
+async fn find(pods: &PodsAdmin, uid: &str, request: PodStop) -> Result<PodStop, Refused> {
     if request.uid.as_deref().is_some_and(|expected| expected != uid) {
-        return Err((
-            StatusCode::BAD_REQUEST,
-            "the path and the body have different UIDs".to_owned(),
-        ));
+        return Err(bad_request("the path and the body have different UIDs"));
     }
-    let known = pods
-        .in_time(pods.workers.find_pod(ObjectName::Uid(uid.to_owned())))
-        .await;
-    match known.map_err(|why| (StatusCode::SERVICE_UNAVAILABLE, why))? {
-        Some(known) => Ok(PodStop {
-            namespace: known.view.pod.namespace.to_string(),
-            name: known.view.pod.name.to_string(),
-            uid: Some(uid.to_owned()),
-            ..request
-        }),
-        None => Err((
-            StatusCode::NOT_FOUND,
-            StopRejected::Unknown(format!("with UID {uid}")).to_string(),
-        )),
-    }
+    let name = ObjectName::Uid(uid.to_owned());
+    let known = pods.ask(move |pods| pods.find_pod(&name)).await?;
+    let known = known.ok_or_else(|| not_found(StopRejected::Unknown(format!("with UID {uid}")).to_string()))?;
+    Ok(PodStop {
+        namespace: known.view.pod.namespace.to_string(),
+        name: known.view.pod.name.to_string(),
+        uid: Some(uid.to_owned()),
+        ..request
+    })
 }
 
-async fn grant(pods: PodsAdmin, stop: PodStop, peer: Peer) -> Response<Full<Bytes>> {
-    let (namespace, name) = (stop.namespace.clone(), stop.name.clone());
-    let refused = |code, why: String| {
-        tracing::warn!(pod.namespace = namespace, pod.name = name, peer = peer.to_string(), %why, "Pod stop request refused");
-        error(code, &why)
-    };
-    match pods.in_time(pods.workers.stop_pod(stop)).await {
-        Ok(Ok(granted)) => {
-            let uid = &granted.uid;
-            // After a crash only the journal knows the request.
-            let durable = pods.journal.durable().await;
-            if let Err(error) = &durable {
-                tracing::error!(pod.uid = uid, pod.namespace = namespace, pod.name = name, %error, "Pod stop request is granted but not durable: a crash would lose it");
-            }
-            // A request that changes nothing cannot be lost.
-            let lost = durable.err().filter(|_| !granted.already_terminated);
-            tracing::info!(
-                pod.uid = uid,
-                pod.namespace = namespace,
-                pod.name = name,
-                peer = peer.to_string(),
-                grace_period_seconds = granted.grace_period_seconds,
-                already_terminated = granted.already_terminated,
-                "Pod stop request granted"
-            );
-            json_answer(&StopAccepted {
-                not_durable: lost.map(|cause| cause.to_string()),
-                ..granted
-            })
-        }
-        Ok(Err(why)) => {
-            let code = match &why {
-                StopRejected::Unknown(_) => StatusCode::NOT_FOUND,
-                StopRejected::OtherUid { .. } | StopRejected::Several { .. } | StopRejected::Mirror(_) => {
-                    StatusCode::CONFLICT
-                }
-                StopRejected::Blocked { .. } | StopRejected::LeftToKubelet { .. } | StopRejected::Stopping(_) => {
-                    StatusCode::SERVICE_UNAVAILABLE
-                }
-            };
-            refused(code, why.to_string())
-        }
-        Err(why) => {
-            let why = format!("the termination of {namespace}/{name} is not started: {why}");
-            refused(StatusCode::SERVICE_UNAVAILABLE, why)
-        }
+fn code_of(why: &StopRejected) -> StatusCode {
+    match why {
+        StopRejected::Unknown(_) => StatusCode::NOT_FOUND,
+        StopRejected::OtherUid { .. } | StopRejected::Several { .. } | StopRejected::Mirror(_) => StatusCode::CONFLICT,
+        StopRejected::Blocked { .. } | StopRejected::Stopping(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
 /// Parses the body of a request. The name of the pod is missing.
-fn parse(body: &[u8]) -> Result<PodStop, String> {
-    let request: StopRequest = match body {
-        [] => StopRequest::default(),
-        body => serde_json::from_slice(body).map_err(|error| format!("the body is no request: {error}"))?,
-    };
+fn parse(body: &[u8]) -> Result<PodStop, Refused> {
+    let request: StopRequest = respond::parse_or_default(body)?;
     if request.grace_period_seconds.is_some_and(|grace| grace < 0) {
-        return Err("gracePeriodSeconds must not be negative".to_owned());
+        return Err(bad_request("gracePeriodSeconds must not be negative"));
     }
     let eviction = match (request.reason, request.message) {
         (None, None) => None,
         (reason, message) => {
-            let reason = reason.filter(|reason| is_reason(reason));
-            let reason =
-                reason.ok_or("a failed pod needs a reason: one word of letters and digits, such as Evicted")?;
+            let reason = reason.filter(|reason| is_reason(reason)).ok_or_else(|| {
+                bad_request("a failed pod needs a reason: one word of letters and digits, such as Evicted")
+            })?;
             let message = message.filter(|message| !message.is_empty());
-            let message = message.ok_or("a failed pod needs a message that says why")?;
+            let message = message.ok_or_else(|| bad_request("a failed pod needs a message that says why"))?;
             Some(Eviction {
                 reason,
                 disruption: Some(message.clone()),
@@ -227,28 +184,17 @@ fn parse(body: &[u8]) -> Result<PodStop, String> {
 }
 
 /// Waits until the pod has terminated and the API server shows it, or until the time of the query is over.
-pub(super) async fn outcome(pods: &PodsAdmin, uid: &str, query: Option<&str>) -> Response<Full<Bytes>> {
+pub(super) async fn outcome(pods: &PodsAdmin, uid: &str, query: Option<&str>) -> Answer {
     let seconds = query.and_then(|query| query.strip_prefix("wait=")?.parse().ok());
     let wait = Duration::from_secs(seconds.unwrap_or(0)).min(MAX_WAIT);
-    let record = match pods.in_time(pods.workers.trace_recorder(uid.into())).await {
-        Ok(Some(record)) => record,
-        Ok(None) => {
-            return error(
-                StatusCode::NOT_FOUND,
-                &format!("no teardown of a pod with UID {uid} is remembered"),
-            );
-        }
-        Err(why) => return error(StatusCode::SERVICE_UNAVAILABLE, &why),
-    };
+    let asked = uid.into();
+    let record = pods.ask(move |pods| pods.trace_recorder(&asked)).await?;
+    let record = record.ok_or_else(|| not_found(format!("no teardown of a pod with UID {uid} is remembered")))?;
     timeout(wait, record.wait_until_terminated()).await.ok();
-    json_answer(&outcome_of(&record))
-}
-
-fn outcome_of(record: &Arc<TraceRecorder>) -> StopOutcome {
-    StopOutcome {
+    json_answer(&StopOutcome {
         terminated: record.has_terminated(),
         trace: record.trace(),
-    }
+    })
 }
 
 #[cfg(test)]

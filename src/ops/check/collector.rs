@@ -1,21 +1,24 @@
-//! Checks the rights of the collector.
-
-use std::collections::BTreeMap;
+//! Checks the collector's credentials, server and rights.
 
 use futures::{StreamExt as _, stream};
+use jiff::Timestamp;
 use serde_json::json;
 
 use super::{
     item::Item,
     row::{Row, Verdict},
-    server::{OTHER_ERROR, in_time},
+    server::{self, credentials, in_time},
 };
 use crate::{
-    api::{ApiError, MetadataClient},
+    api::{ApiError, ErrorKind, Lane, MetadataClient},
     collector::{
         discovery::{Discovered, Discovery},
         names::qualified_name,
     },
+    config::GcSettings,
+    model::problems,
+    node::effects::Effects,
+    ops::remedies::RENEW_COLLECTORS,
 };
 
 const WHAT: Item = Item::COLLECTOR_RIGHTS;
@@ -25,7 +28,7 @@ const REMEDY: &str = "apply deploy/gc-rbac.yaml (the package pod-teardown-gc has
 const VERBS: [&str; 5] = ["get", "list", "watch", "delete", "patch"];
 /// Maximum number of concurrent requests.
 const MAX_REQUESTS: usize = 8;
-/// Maximum number of resources that a row names.
+/// Maximum number of rights that a row names.
 const MAX_NAMED: usize = 12;
 
 /// A right that the collector needs.
@@ -63,6 +66,50 @@ impl Right {
         }
         in_time(client.is_allowed(&attributes)).await
     }
+}
+
+/// Checks everything that the collector needs: credentials, server and rights.
+pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
+    const SERVER: Item = Item::COLLECTOR_API_SERVER;
+    let (item, renew) = (Item::COLLECTOR_CREDENTIALS, RENEW_COLLECTORS);
+    let mut rows = Vec::from_iter(credentials(
+        item,
+        "--gc-kubeconfig",
+        renew,
+        &settings.kube,
+        Timestamp::now(),
+    ));
+    let effects = Effects::none();
+    let client = match MetadataClient::new(&settings.kube, settings.kubeconfig.clone(), effects, None) {
+        Ok(client) => client,
+        Err(error) => {
+            let problem = problems::api_client("--gc-kubeconfig", &error);
+            rows.push(Row::from_problem(SERVER, &problem));
+            return rows;
+        }
+    };
+    match in_time(cluster(&client)).await {
+        Ok(seen) => {
+            rows.push(Row::ok(SERVER, seen));
+            rows.extend(collector_rights(&client).await);
+        }
+        Err(error) => rows.push(Row {
+            message: format!("{}: {error}", settings.kube.cluster_url),
+            ..failed_query(SERVER, &error)
+        }),
+    }
+    rows
+}
+
+/// The server's version, and the UID of its cluster.
+async fn cluster(client: &MetadataClient) -> Result<String, ApiError> {
+    let version = client.json(Lane::Get, "/version", "application/json").await?;
+    let namespace = client.object("/api/v1/namespaces/kube-system").await?;
+    Ok(format!(
+        "{}, cluster {} (UID of the namespace kube-system)",
+        version["gitVersion"].as_str().unwrap_or("unknown version"),
+        namespace["metadata"]["uid"].as_str().unwrap_or_default(),
+    ))
 }
 
 /// Checks whether the collector's credentials have all rights.
@@ -115,34 +162,20 @@ async fn denied(client: &MetadataClient, rights: Vec<Right>) -> Result<Vec<Right
 }
 
 /// The row for a failed request.
-pub(super) fn failed_query(what: Item, error: &ApiError) -> Row {
-    let (verdict, remedy) = match error {
-        ApiError::UnverifiedServer { code: Some(403), .. } | ApiError::Refused { code: 403, .. } => {
-            (Verdict::Failed, REMEDY)
-        }
-        ApiError::UnverifiedServer { code: Some(401), .. } | ApiError::Refused { code: 401, .. } => (
-            Verdict::Failed,
-            "renew the credentials in --gc-kubeconfig: the API server rejects them",
-        ),
-        ApiError::Unreachable {
-            is_certificate_invalid: true,
-            ..
-        } => (
-            Verdict::Configuration,
-            "check certificate-authority-data and the server's name in --gc-kubeconfig, and the clock of this node",
-        ),
-        ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Timeout { .. } => (
-            Verdict::Unreachable,
-            "check the server address in --gc-kubeconfig, and the network to it",
-        ),
-        ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Blocked { .. } => {
-            (Verdict::Failed, OTHER_ERROR)
-        }
+fn failed_query(what: Item, error: &ApiError) -> Row {
+    const REJECTED: &str = "renew the credentials in --gc-kubeconfig: the API server rejects them";
+    let proof = match &error.kind {
+        ErrorKind::UnverifiedServer(why) => why.code(),
+        _ => None,
     };
-    Row::new(what, verdict, error, remedy)
+    match proof {
+        Some(401) => Row::new(what, Verdict::Failed, error, REJECTED),
+        Some(403) => Row::new(what, Verdict::Failed, error, REMEDY),
+        _ => server::failed_query(what, error, "--gc-kubeconfig", [REJECTED, REMEDY]),
+    }
 }
 
-/// The row for missing rights. Verbs with the same missing resources are grouped.
+/// The row for missing rights.
 fn rights_row(missing: &[Right], kinds: usize) -> Row {
     if missing.is_empty() {
         return Row::ok(
@@ -150,28 +183,16 @@ fn rights_row(missing: &[Right], kinds: usize) -> Row {
             format!("may collect all {kinds} kinds, hold its Lease and create events"),
         );
     }
-    let mut by_verb: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for right in missing {
-        by_verb.entry(right.verb).or_default().push(right.resource());
-    }
-    let mut by_resources: BTreeMap<Vec<String>, Vec<&str>> = BTreeMap::new();
-    for (verb, resources) in by_verb {
-        by_resources.entry(resources).or_default().push(verb);
-    }
-    let mut parts: Vec<String> = by_resources
-        .into_iter()
-        .map(|(resources, verbs)| format!("may not {}: {}", verbs.join(", "), named(&resources)))
+    let named = missing.iter().take(MAX_NAMED);
+    let named: Vec<_> = named
+        .map(|right| format!("{} {}", right.verb, right.resource()))
         .collect();
-    parts.sort();
-    Row::new(WHAT, Verdict::Failed, parts.join("; "), REMEDY)
-}
-
-fn named(resources: &[String]) -> String {
-    let named = resources[..resources.len().min(MAX_NAMED)].join(", ");
-    match resources.len().saturating_sub(MAX_NAMED) {
-        0 => named,
-        more => format!("{named} and {more} more"),
-    }
+    let more = match missing.len().saturating_sub(MAX_NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let seen = format!("may not: {}{more}", named.join(", "));
+    Row::new(WHAT, Verdict::Failed, seen, REMEDY)
 }
 
 #[cfg(test)]
@@ -184,27 +205,21 @@ mod tests {
     }
 
     #[test]
-    fn missing_rights_are_named_by_verb_and_resource() {
+    fn missing_rights_are_named_up_to_a_limit() {
+        let lease = Right::new("create", "coordination.k8s.io", "leases", "kube-system");
+        let many = (0..57).map(|number| right("list", "", &format!("r{number}"))).collect();
         for (missing, seen) in [
             (vec![], "may collect all 57 kinds, hold its Lease and create events"),
             (
-                vec![right("watch", "", "secrets"), right("watch", "example.com", "widgets")],
-                "may not watch: secrets, widgets.example.com",
+                vec![right("watch", "example.com", "widgets"), lease],
+                "may not: watch widgets.example.com, create leases.coordination.k8s.io in kube-system",
             ),
-            (
-                vec![
-                    right("list", "", "secrets"),
-                    right("watch", "", "secrets"),
-                    right("delete", "", "pods"),
-                    Right::new("create", "coordination.k8s.io", "leases", "kube-system"),
-                ],
-                "may not create: leases.coordination.k8s.io in kube-system; may not delete: pods; may not list, watch: secrets",
-            ),
+            (many, "may not: list r0, "),
         ] {
             let row = rights_row(&missing, 57);
-            assert_eq!(row.seen, seen);
+            assert!(row.message.starts_with(seen), "{row:?}");
             assert_eq!(row.verdict == Verdict::Ok, missing.is_empty());
-            assert_eq!(row.remedy == REMEDY, !missing.is_empty());
+            assert_eq!(row.message.ends_with("and 45 more"), missing.len() > MAX_NAMED);
             row.assert_helps();
         }
     }
@@ -220,12 +235,5 @@ mod tests {
                 "{error:?}: {row:?}"
             );
         }
-    }
-
-    #[test]
-    fn long_list_is_truncated() {
-        let missing: Vec<Right> = (0..57).map(|number| right("list", "", &format!("r{number}"))).collect();
-        let row = rights_row(&missing, 57);
-        assert!(row.seen.ends_with("r11 and 45 more"), "{}", row.seen);
     }
 }

@@ -36,7 +36,7 @@ pub struct Item {
     pub name: &'static str,
 }
 
-/// Declares the items, and the list of all.
+/// Declares the items, and the list of all. The runbook has a section `check-ID` for each.
 macro_rules! items {
     ($($item:ident = $group:ident, $id:literal, $name:literal;)*) => {
         impl Item {
@@ -44,16 +44,12 @@ macro_rules! items {
             /// All items.
             pub const ALL: &'static [Self] = &[$(Self::$item),*];
         }
-
-        /// The IDs of all rows. The runbook has a section `check-ID` for each.
-        pub const ROW_IDS: &[&str] = &[$($id),*];
     };
 }
 
 items! {
     SETTINGS = Configuration, "settings", "settings";
     ENVIRONMENT = Configuration, "environment", "environment";
-    SERVICE_UNIT = Configuration, "service-unit", "service unit";
     ADMIN_SOCKET = Configuration, "admin-socket", "admin socket";
     METRICS_ADDRESS = Configuration, "metrics-address", "metrics address";
     CREDENTIALS = ApiServer, "credentials", "credentials";
@@ -71,9 +67,7 @@ items! {
     NODE_IDENTITY = Node, "node-identity", "node identity";
     CGROUPS = Node, "cgroups", "cgroups";
     OTHER_AGENTS = Node, "other-agents", "other agents";
-    SAFETY_HOLDS = Node, "safety-holds", "safety holds";
     KUBELET = Kubelet, "kubelet", "kubelet";
-    KUBELET_STARTS = Kubelet, "kubelet-starts", "kubelet starts";
     KUBELET_FLAGS = Kubelet, "kubelet-flags", "kubelet flags";
     K3S = Kubelet, "k3s", "k3s";
     JOURNAL = Journal, "journal", "journal";
@@ -117,14 +111,14 @@ mod tests {
         let tags = RUNBOOK.split("<a id=\"check-").skip(1);
         let tags = tags.map(|tag| tag.split('"').next().unwrap().to_owned());
         let anchors: BTreeSet<String> = headings.chain(tags).collect();
-        for id in ROW_IDS {
+        for Item { id, .. } in Item::ALL {
             assert!(anchors.contains(*id), "{id} is missing");
         }
     }
 
     #[test]
     fn row_id_is_unique_and_the_name_in_kebab_case() {
-        let ids: BTreeSet<&str> = ROW_IDS.iter().copied().collect();
+        let ids: BTreeSet<&str> = Item::ALL.iter().map(|item| item.id).collect();
         assert_eq!(ids.len(), Item::ALL.len());
         for item in Item::ALL {
             assert_eq!(item.id, item.name.to_lowercase().replace([' ', '/'], "-"));

@@ -1,17 +1,12 @@
 //! Checks this node, and detects other agents and kubelets on it.
 
-use std::{
-    fmt::Display,
-    iter,
-    net::{IpAddr, SocketAddr},
-    path::Path,
-};
+use std::{fmt::Display, iter, net::IpAddr, path::Path};
 
 use nix::{
     errno::Errno,
     unistd::{AccessFlags, access},
 };
-use tokio::{task::spawn_blocking, time::timeout};
+use tokio::time::timeout;
 
 use super::{
     item::Item,
@@ -20,7 +15,6 @@ use super::{
 };
 use crate::{
     config::PodSettings,
-    handover::{healthz, probes::Probe},
     journal::{
         self,
         peek::{Peek, peek, quarantined},
@@ -28,7 +22,7 @@ use crate::{
     model::{kubelet_unit::KubeletUnit, problem::ProblemKind, problems},
     node::{
         cgroups::Cgroups,
-        cri::{Cri, CriEndpoint, types::CgroupDriver},
+        cri::{Cri, CriEndpoint},
         host::{self, PROC},
         identity::Identity,
         kubelet_process::{
@@ -38,7 +32,6 @@ use crate::{
         kubelet_unit,
         lock::{LockError, LockOwner},
         mount_namespace,
-        process_events::{KernelEvents, ProcessEvents},
         systemd::Systemd,
     },
     ops::admin,
@@ -52,10 +45,10 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
     let file = state_dir.join(journal::FILE);
     let file = file.display();
     let (row, uid) = match peek(state_dir, machine) {
-        Ok(Peek::Good { node_uid: Some(uid) }) => {
-            (Row::ok(WHAT, format!("records the Node with UID {uid}")), Some(uid))
-        }
-        Ok(Peek::Good { node_uid: None, .. }) => (Row::ok(WHAT, "will be created"), None),
+        Ok(Peek::Good(node)) => match node.node_uid {
+            Some(uid) => (Row::ok(WHAT, format!("records the Node with UID {uid}")), Some(uid)),
+            None => (Row::ok(WHAT, "will be created"), None),
+        },
         Ok(Peek::Unusable { reason, node_uid }) => {
             let remedy = match node_uid {
                 Some(_) => LOST.to_owned(),
@@ -118,76 +111,63 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
     }
 }
 
+/// Checks the runtime, and what the agent needs to stop its containers.
 pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
-    let mut rows = Vec::new();
+    const WHAT: Item = Item::RUNTIME;
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
-    match timeout(REQUEST_TIMEOUT, cri.identify(endpoint)).await {
-        Ok(Ok(version)) => rows.push(Row::ok(
-            Item::RUNTIME,
-            format!("{} {}, CRI {}", version.name, version.version, version.api_version),
-        )),
+    let unreachable = |seen: String, remedy: &str| vec![Row::new(WHAT, Verdict::Unreachable, seen, remedy)];
+    let version = match timeout(REQUEST_TIMEOUT, cri.version()).await {
+        Ok(Ok(version)) => version,
+        Ok(Err(error)) if error.is_not_a_runtime() => {
+            return vec![Row::from_problem(WHAT, &problems::not_a_runtime(endpoint, &error))];
+        }
         Ok(Err(error)) => {
-            let seen = format!("{endpoint}: {error}");
-            rows.push(if error.is_not_a_runtime() {
-                Row::from_problem(Item::RUNTIME, &problems::not_a_runtime(endpoint, &error))
-            } else if access(endpoint.path(), AccessFlags::W_OK) == Err(Errno::EACCES) {
-                Row::new(
-                    Item::RUNTIME,
-                    Verdict::Unreachable,
-                    seen,
-                    "run check and the agent as root",
-                )
-            } else {
-                let remedy = "start the container runtime, or set --cri-endpoint to its socket";
-                Row::new(Item::RUNTIME, Verdict::Unreachable, seen, remedy)
-            });
-            return rows;
+            let remedy = match access(endpoint.path(), AccessFlags::W_OK) {
+                Err(Errno::EACCES) => "run check and the agent as root",
+                _ => "start the container runtime, or set --cri-endpoint to its socket",
+            };
+            return unreachable(format!("{endpoint}: {error}"), remedy);
         }
         Err(_) => {
-            let seen = format!("{endpoint}: no answer within {REQUEST_TIMEOUT:?}");
-            rows.push(Row::new(
-                Item::RUNTIME,
-                Verdict::Unreachable,
-                seen,
+            return unreachable(
+                format!("{endpoint}: no answer within {REQUEST_TIMEOUT:?}"),
                 "read the container runtime's log, such as `journalctl -u containerd`, and restart the runtime if it hangs",
-            ));
-            return rows;
-        }
-    }
-    let namespace = mount_namespace::compare(Path::new(PROC), endpoint.path()).await;
-    rows.push(match host::check_mount_namespace(namespace) {
-        Err(problem) if problem.kind == ProblemKind::Absent => Row::new(
-            Item::MOUNT_NAMESPACE,
-            Verdict::Unreachable,
-            problem.what,
-            &problem.remedy,
-        ),
-        Ok(()) => Row::ok(Item::MOUNT_NAMESPACE, "the same as the runtime's"),
-        Err(problem) => Row::from_problem(Item::MOUNT_NAMESPACE, &problem),
-    });
-    let cgroups = match Cgroups::detect(Path::new(host::MOUNTINFO), Path::new(host::CGROUP_ROOT)) {
-        Ok(cgroups) => cgroups,
-        Err(error) => {
-            rows.push(Row::from_problem(Item::CGROUPS, &problems::cgroups(&error)));
-            return rows;
+            );
         }
     };
-    let kubelet = settings.kubelet_cgroup_driver.as_deref();
-    let driver =
-        host::detect_cgroup_driver(settings.cgroup_driver, cri, kubelet, &cgroups, &settings.cgroup_root).await;
-    rows.push(match driver {
-        CgroupDriver::Cgroupfs => Row::ok(Item::CGROUPS, format!("{driver} driver, {cgroups}")),
-        CgroupDriver::Systemd => match Systemd::of_host().version().await {
-            Ok(version) => Row::ok(Item::CGROUPS, format!("{driver} driver, {cgroups}, systemd {version}")),
-            Err(error) => Row::new(
-                Item::CGROUPS,
-                Verdict::Unreachable,
-                format!("{driver} driver, {cgroups}, but systemd does not answer on D-Bus: {error}"),
-                "see `systemctl status dbus`; if the kubelet uses the cgroupfs driver, set --cgroup-driver cgroupfs",
-            ),
-        },
-    });
-    rows
+    let seen = format!("{} {}, CRI {}", version.name, version.version, version.api_version);
+    let mount_namespace = match mount_namespace::check(Path::new(PROC), endpoint.path()).await {
+        Ok(()) => Row::ok(Item::MOUNT_NAMESPACE, "the same as the runtime's"),
+        Err(problem) => {
+            let row = Row::from_problem(Item::MOUNT_NAMESPACE, &problem);
+            let is_absent = problem.kind == ProblemKind::Absent;
+            let verdict = if is_absent { Verdict::Unreachable } else { row.verdict };
+            Row { verdict, ..row }
+        }
+    };
+    vec![
+        Row::ok(WHAT, seen),
+        mount_namespace,
+        cgroups(&settings.cgroup_root).await,
+    ]
+}
+
+async fn cgroups(root: &str) -> Row {
+    const WHAT: Item = Item::CGROUPS;
+    let cgroups = match Cgroups::detect(Path::new(host::MOUNTINFO), Path::new(host::CGROUP_ROOT)) {
+        Ok(cgroups) => cgroups,
+        Err(error) => return Row::from_problem(WHAT, &problems::cgroups(&error)),
+    };
+    if !cgroups.has_slices(root) {
+        return Row::ok(WHAT, format!("cgroupfs driver, {cgroups}"));
+    }
+    match Systemd::of_host().version().await {
+        Ok(version) => Row::ok(WHAT, format!("systemd driver, {cgroups}, systemd {version}")),
+        Err(error) => {
+            let seen = format!("systemd driver, {cgroups}, but systemd does not answer on D-Bus: {error}");
+            Row::new(WHAT, Verdict::Unreachable, seen, "see `systemctl status dbus`")
+        }
+    }
 }
 
 fn other_agents(lock: Result<(), LockError>) -> Row {
@@ -215,7 +195,7 @@ pub(super) async fn other_processes(settings: &PodSettings, node_name: &str, loc
             let started = kubelet
                 .as_ref()
                 .map(|kubelet| flags::read(Path::new(PROC), kubelet.pid));
-            (kubelet, started.unwrap_or_else(|| settings.kubelet_start.clone()))
+            (kubelet, started.unwrap_or_else(|| settings.flags.kubelet_start.clone()))
         }
         Err(error) => {
             let remedy = "run check as root, with the host's /proc";
@@ -228,12 +208,8 @@ pub(super) async fn other_processes(settings: &PodSettings, node_name: &str, loc
     let is_standby = settings.takeover.is_some();
     rows.push(match &kubelet {
         None => missing_kubelet(read_unit().await.as_ref(), is_standby),
-        Some(kubelet) => match why_silent(kubelet, settings.healthz).await {
-            Some(why) if is_standby => silent_kubelet(kubelet, &why, read_unit().await.as_ref()),
-            _ => kubelet_row(kubelet, is_standby, settings.only_observes),
-        },
+        Some(kubelet) => kubelet_row(kubelet, is_standby, settings.only_observes),
     });
-    rows.push(kubelet_starts(&KernelEvents));
     rows.extend(k3s_dependencies(
         settings.cri_endpoint.path(),
         &settings.kube.cluster_url,
@@ -242,20 +218,6 @@ pub(super) async fn other_processes(settings: &PodSettings, node_name: &str, loc
         rows.extend(kubelet_flags(&started, &settings.expected_kubelet_settings(node_name)));
     }
     rows
-}
-
-/// How the agent sees a kubelet's start here: events are sooner, and searches suffice.
-fn kubelet_starts(events: &dyn ProcessEvents) -> Row {
-    const WHAT: Item = Item::KUBELET_STARTS;
-    match events.execs() {
-        Ok(_) => Row::ok(WHAT, "reported by the kernel"),
-        Err(why) => Row::ok(
-            WHAT,
-            format!(
-                "no process events, so this agent searches all processes every second, and four times a second during a teardown: {why}"
-            ),
-        ),
-    }
 }
 
 /// Compares the flags of the running or last known kubelet with the agent's settings.
@@ -308,37 +270,6 @@ fn missing_kubelet(unit: Option<&KubeletUnit>, is_standby: bool) -> Row {
     }
 }
 
-/// Why the kubelet's healthz endpoint does not answer; `None` if it answers or that is not known.
-async fn why_silent(kubelet: &KubeletProcess, healthz: Option<SocketAddr>) -> Option<String> {
-    let (at, pid) = (healthz?, kubelet.pid);
-    let is_kubelets = async || {
-        let read = spawn_blocking(move || kubelet_process::is_kubelets_answer(Path::new(PROC), at, Some(pid)));
-        read.await
-            .map_err(|error| error.to_string())?
-            .map_err(|error| error.to_string())
-    };
-    match healthz::probe(at, is_kubelets).await {
-        Probe::Down(why) => Some(why),
-        Probe::Alive(_) | Probe::Unknown(_) => None,
-    }
-}
-
-/// The row for a kubelet that runs and does not answer.
-fn silent_kubelet(kubelet: &KubeletProcess, why: &str, unit: Option<&KubeletUnit>) -> Row {
-    let seen = format!(
-        "{} (pid {}) runs, but does not answer: {why}",
-        kubelet.command, kubelet.pid
-    );
-    let (state, remedy) = match unit {
-        Some(unit) => (format!("; {}", unit.details()), unit.remedy()),
-        None => (
-            String::new(),
-            "see the log of this `kubelet`, and restart it".to_owned(),
-        ),
-    };
-    Row::new(Item::KUBELET, Verdict::Warning, seen + &state, &remedy)
-}
-
 /// The row for a running kubelet. It is not expected with `--mode always`.
 fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool, only_observes: bool) -> Row {
     const WHAT: Item = Item::KUBELET;
@@ -367,10 +298,7 @@ fn kubelet_row(kubelet: &KubeletProcess, is_standby: bool, only_observes: bool) 
 
 #[cfg(test)]
 mod tests {
-    use futures::{future::BoxFuture, stream::BoxStream};
-
     use super::*;
-    use crate::node::process_events::{Execs, Unavailable};
 
     #[tokio::test]
     async fn unusable_socket_path_is_a_configuration_error() {
@@ -440,14 +368,14 @@ mod tests {
             row.assert_helps();
             assert_eq!(row.verdict, verdict, "{row:?}");
             assert!(
-                row.seen.starts_with("kubelet --v=2 (pid 7)") && row.remedy.contains(words),
+                row.message.starts_with("kubelet --v=2 (pid 7)") && row.remedy.contains(words),
                 "{row:?}"
             );
         }
     }
 
     #[test]
-    fn kubelet_that_does_not_work_has_a_row_that_says_why() {
+    fn kubelet_that_does_not_run_has_a_row_that_says_why() {
         let unit = |active: &str, sub: &str| KubeletUnit {
             unit: "kubelet.service".to_owned(),
             load_state: "loaded".to_owned(),
@@ -461,49 +389,13 @@ mod tests {
         row.assert_helps();
         assert_eq!(row.verdict, Verdict::Warning);
         assert!(
-            row.seen.ends_with("(0 restarts); last error: unknown flag: --x"),
+            row.message.ends_with("(0 restarts); last error: unknown flag: --x"),
             "{row:?}"
         );
         for row in [missing_kubelet(Some(&failed), false), missing_kubelet(None, true)] {
             row.assert_helps();
             assert_eq!(row.verdict, Verdict::Ok, "{row:?}");
         }
-        let kubelet = KubeletProcess {
-            pid: 7,
-            command: "kubelet --v=2".into(),
-            why: MatchReason::SameDirectory,
-            is_wrapper: false,
-        };
-        for unit in [None, Some(&unit("active", "running"))] {
-            let row = silent_kubelet(&kubelet, "connection refused", unit);
-            row.assert_helps();
-            assert_eq!(row.verdict, Verdict::Warning);
-            assert!(
-                row.seen
-                    .starts_with("kubelet --v=2 (pid 7) runs, but does not answer: connection refused")
-            );
-            assert_eq!(row.seen.contains("kubelet.service runs"), unit.is_some(), "{row:?}");
-        }
-    }
-
-    #[test]
-    fn node_without_process_events_is_ok_with_the_search_named() {
-        struct NoEvents;
-        impl ProcessEvents for NoEvents {
-            fn execs(&self) -> Result<BoxStream<'static, Execs>, Unavailable> {
-                Err(Unavailable::NoAnswer)
-            }
-
-            fn exit(&self, _pid: i32) -> std::io::Result<BoxFuture<'static, ()>> {
-                Err(std::io::ErrorKind::Unsupported.into())
-            }
-        }
-        let row = kubelet_starts(&NoEvents);
-        assert_eq!(row.verdict, Verdict::Ok, "{row:?}");
-        assert!(
-            row.seen.contains("searches all processes every second") && row.seen.contains("CONFIG_PROC_EVENTS"),
-            "{row:?}"
-        );
     }
 
     #[test]

@@ -1,21 +1,18 @@
-//! The report of `check`: its table, its JSON, its last line and its exit code.
+//! The report of `check`: its table, its last line and its exit code.
 
-use std::{fmt::Write as _, path::Path};
+use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::{
-    item::{Group, Item},
-    row::{Row, Verdict},
-};
-use crate::{DOCS_URL, INSTALLED_DOCS, model::foreign::ForeignText};
+use super::row::{Row, Verdict};
+use crate::model::foreign::ForeignText;
 
 /// sysexits.h `EX_USAGE`.
-const USAGE: u8 = 64;
+pub const USAGE: u8 = 64;
 /// sysexits.h `EX_UNAVAILABLE`.
 const UNAVAILABLE: u8 = 69;
 /// sysexits.h `EX_CONFIG`.
-const CONFIGURATION: u8 = 78;
+pub const CONFIGURATION: u8 = 78;
 
 /// All rows, and what follows from them.
 #[derive(Debug, Clone, Serialize)]
@@ -26,76 +23,10 @@ pub struct Report {
     pub is_ready: bool,
     /// The exit code of `check`.
     pub exit_code: u8,
-    /// Whether a repeated check cannot have another result.
-    #[serde(skip)]
-    pub(super) is_final: bool,
     /// The last line of the table.
     pub summary: String,
     /// The rows, sorted by group.
-    pub checks: Vec<ReportRow>,
-}
-
-/// A row of the report.
-#[derive(Debug, Clone, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct ReportRow {
-    /// The row ID. It is stable. Several problems of one item have a row each.
-    pub id: &'static str,
-    /// The group of the item.
-    pub group: Group,
-    /// Name of the item.
-    pub name: &'static str,
-    /// The result.
-    pub result: CheckResult,
-    /// The observation.
-    pub message: String,
-    /// What the user should do.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub remedy: String,
-    /// Its section in the runbook.
-    pub see: String,
-}
-
-/// The result of a check.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "kebab-case")]
-pub enum CheckResult {
-    /// As it should be.
-    Ok,
-    /// Does not apply here; the message says why.
-    Skipped,
-    /// Works, but needs attention.
-    Warning,
-    /// Prevents the agent from working.
-    Failed,
-}
-
-// === impl CheckResult ===
-
-impl From<Verdict> for CheckResult {
-    fn from(verdict: Verdict) -> Self {
-        match verdict {
-            Verdict::Ok => Self::Ok,
-            Verdict::Skipped => Self::Skipped,
-            Verdict::Warning => Self::Warning,
-            Verdict::Usage | Verdict::NotGiven | Verdict::Configuration | Verdict::Unreachable | Verdict::Failed => {
-                Self::Failed
-            }
-        }
-    }
-}
-
-impl CheckResult {
-    fn word(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Skipped => "skip",
-            Self::Warning => "WARN",
-            Self::Failed => "FAIL",
-        }
-    }
+    pub checks: Vec<Row>,
 }
 
 // === impl Report ===
@@ -104,20 +35,22 @@ impl Report {
     /// Sorts the rows by group, and summarizes them.
     pub fn new(mut rows: Vec<Row>) -> Self {
         // Stable: rows of one group keep their order.
-        rows.sort_by_key(|row| row.item.group);
-        let exit_code = exit_code(&rows);
+        rows.sort_by_key(|row| row.group);
+        // The most severe failure counts.
+        let mut codes = [USAGE, CONFIGURATION, UNAVAILABLE, 1].into_iter();
+        let exit_code = codes.find(|code| rows.iter().any(|row| exit_code(row) == *code));
+        let exit_code = exit_code.unwrap_or(0);
         Self {
             is_ready: exit_code == 0,
-            is_final: exit_code == 0 || rows.iter().any(|row| row.verdict == Verdict::Usage),
             exit_code,
             summary: summary(&rows, exit_code),
-            checks: rows.into_iter().map(ReportRow::from).collect(),
+            checks: rows,
         }
     }
 
     /// The table. `wide` shows the row IDs, and a section of the runbook for every row.
     pub fn table(&self, wide: bool) -> String {
-        let name = |row: &ReportRow| if wide { row.id } else { row.name };
+        let name = |row: &Row| if wide { row.id } else { row.name };
         let width = self.checks.iter().map(|row| name(row).len()).max().unwrap_or(0);
         let (mut out, mut group) = (String::new(), None);
         // Writing to a String cannot fail.
@@ -125,64 +58,34 @@ impl Report {
             if group.replace(row.group) != Some(row.group) {
                 let _ = writeln!(out, "{}", row.group.heading());
             }
-            let (word, name, message) = (row.result.word(), name(row), ForeignText::new(&row.message));
+            let (name, message) = (name(row), ForeignText::new(&row.message));
+            let word = match row.verdict {
+                Verdict::Ok => "ok",
+                Verdict::Skipped => "skip",
+                Verdict::Warning => "WARN",
+                Verdict::Failed | Verdict::Usage | Verdict::Configuration | Verdict::Unreachable => "FAIL",
+            };
             let _ = writeln!(out, "  {word:4}  {name:width$}  {message}");
             if !row.remedy.is_empty() {
                 let _ = writeln!(out, "        {:width$}  → {}", "", ForeignText::new(&row.remedy));
             }
-            if wide || !matches!(row.result, CheckResult::Ok | CheckResult::Skipped) {
+            if wide || !matches!(row.verdict, Verdict::Ok | Verdict::Skipped) {
                 let _ = writeln!(out, "        {:width$}  see: {}", "", row.see);
             }
         }
         let _ = writeln!(out, "\n{}", self.summary);
         out
     }
-
-    /// Names of the failed items, without repetition.
-    pub fn failed(&self) -> Vec<&'static str> {
-        let failed = self.checks.iter().filter(|row| row.result == CheckResult::Failed);
-        let mut names: Vec<_> = failed.map(|row| row.name).collect();
-        names.dedup();
-        names
-    }
 }
 
-// === impl ReportRow ===
-
-impl From<Row> for ReportRow {
-    fn from(row: Row) -> Self {
-        let Item { group, id, name } = row.item;
-        Self {
-            id,
-            group,
-            name,
-            result: row.verdict.into(),
-            message: row.seen,
-            remedy: row.remedy,
-            see: format!("{}/how-to/runbook.md#check-{id}", docs(Path::new(INSTALLED_DOCS))),
-        }
-    }
-}
-
-/// Where a user of this node finds the documentation.
-fn docs(installed: &Path) -> &str {
-    match installed.to_str() {
-        Some(path) if installed.is_dir() => path,
-        _ => DOCS_URL,
-    }
-}
-
-/// The exit code of the most severe failure: usage, configuration, unreachable, other.
-fn exit_code(rows: &[Row]) -> u8 {
-    let any = |verdict| rows.iter().any(|row| row.verdict == verdict);
-    if any(Verdict::Usage) {
-        USAGE
-    } else if any(Verdict::Configuration) || any(Verdict::NotGiven) {
-        CONFIGURATION
-    } else if any(Verdict::Unreachable) {
-        UNAVAILABLE
-    } else {
-        u8::from(any(Verdict::Failed))
+/// The exit code of a failure; 0 for any other result.
+fn exit_code(row: &Row) -> u8 {
+    match row.verdict {
+        Verdict::Ok | Verdict::Skipped | Verdict::Warning => 0,
+        Verdict::Failed => 1,
+        Verdict::Usage => USAGE,
+        Verdict::Configuration => CONFIGURATION,
+        Verdict::Unreachable => UNAVAILABLE,
     }
 }
 
@@ -198,14 +101,11 @@ fn summary(rows: &[Row], exit_code: u8) -> String {
             return format!("ready: the agent can work here{warnings}");
         }
         USAGE => "the command line is wrong",
-        CONFIGURATION if rows.iter().any(|row| row.verdict == Verdict::NotGiven) => {
-            "a required setting is missing, and this node has no kubelet of which it can be read"
-        }
         CONFIGURATION => "the configuration is wrong",
         UNAVAILABLE => "the API server or the runtime cannot be reached",
         _ => "see the failed checks",
     };
-    let failed = rows.iter().filter(|row| row.verdict.is_failure()).count();
+    let failed = rows.iter().filter(|row| self::exit_code(row) > 0).count();
     let all = rows.iter().filter(|row| row.verdict != Verdict::Skipped).count();
     let checks = if all == 1 { "check" } else { "checks" };
     format!("not ready: {failed} of {all} {checks} failed; exit code {exit_code}: {meaning}")
@@ -213,7 +113,13 @@ fn summary(rows: &[Row], exit_code: u8) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
+    use crate::{
+        DOCS_URL, INSTALLED_DOCS,
+        ops::check::{item::Item, row::docs},
+    };
 
     fn rows(verdicts: &[Verdict]) -> Vec<Row> {
         let row = |verdict: &Verdict| Row::new(Item::RUNTIME, *verdict, "", "");
@@ -221,52 +127,39 @@ mod tests {
     }
 
     #[test]
-    fn most_severe_failure_determines_the_exit_code() {
-        let cases: [(&[Verdict], u8); 8] = [
-            (&[], 0),
-            (&[Verdict::Ok, Verdict::Warning, Verdict::Skipped], 0),
-            (&[Verdict::Failed, Verdict::Ok], 1),
-            (&[Verdict::Failed, Verdict::Unreachable], 69),
-            (&[Verdict::Unreachable, Verdict::Configuration], 78),
-            (&[Verdict::Failed, Verdict::Configuration], 78),
-            (&[Verdict::Configuration, Verdict::Usage], 64),
-            (&[Verdict::Unreachable, Verdict::NotGiven], 78),
-        ];
-        for (verdicts, code) in cases {
-            let report = Report::new(rows(verdicts));
-            assert_eq!((report.exit_code, report.is_ready), (code, code == 0), "{verdicts:?}");
-        }
-    }
-
-    #[test]
-    fn last_line_is_the_verdict_and_explains_the_exit_code() {
-        let cases: [(&[Verdict], &str); 6] = [
-            (&[Verdict::Ok], "ready: the agent can work here"),
-            (
-                &[Verdict::Ok, Verdict::Warning],
-                "ready: the agent can work here (1 warning)",
-            ),
-            (
-                &[Verdict::Ok, Verdict::Unreachable, Verdict::Failed, Verdict::Skipped],
-                "not ready: 2 of 3 checks failed; exit code 69: the API server or the runtime cannot be reached",
-            ),
-            (
-                &[Verdict::Usage],
-                "not ready: 1 of 1 check failed; exit code 64: the command line is wrong",
-            ),
-            (
-                &[Verdict::NotGiven],
-                "not ready: 1 of 1 check failed; exit code 78: a required setting is missing, and this node has no kubelet of which it \
-                 can be read",
-            ),
+    fn most_severe_failure_determines_the_exit_code_and_the_last_line_explains_it() {
+        let cases: [(&[Verdict], u8, &str); 8] = [
+            (&[Verdict::Ok, Verdict::Skipped], 0, "ready: the agent can work here"),
+            (&[Verdict::Ok, Verdict::Warning], 0, "(1 warning)"),
             (
                 &[Verdict::Failed, Verdict::Warning],
-                "not ready: 1 of 2 checks failed; exit code 1: see the failed checks",
+                1,
+                "1 of 2 checks failed; exit code 1: see",
             ),
+            (
+                &[Verdict::Failed, Verdict::Unreachable],
+                69,
+                "the API server or the runtime",
+            ),
+            (
+                &[Verdict::Unreachable, Verdict::Configuration],
+                78,
+                "the configuration is wrong",
+            ),
+            (&[Verdict::Failed, Verdict::Configuration], 78, "2 of 2 checks failed"),
+            (
+                &[Verdict::Configuration, Verdict::Usage],
+                64,
+                "the command line is wrong",
+            ),
+            (&[Verdict::Usage], 64, "not ready: 1 of 1 check failed; exit code 64"),
         ];
-        for (verdicts, line) in cases {
-            let table = Report::new(rows(verdicts)).table(false);
-            assert_eq!(table.lines().last(), Some(line));
+        for (verdicts, code, words) in cases {
+            let report = Report::new(rows(verdicts));
+            assert_eq!((report.exit_code, report.is_ready), (code, code == 0), "{verdicts:?}");
+            let table = report.table(false);
+            let last = table.lines().last().unwrap();
+            assert!(last.contains(words), "{verdicts:?}: {last}");
         }
     }
 
@@ -303,20 +196,5 @@ mod tests {
         let table = two_groups().table(true);
         assert_eq!(table.matches("see: ").count(), 3, "{table}");
         assert!(table.contains("  ok    api-server     v1.36.3"), "{table}");
-    }
-
-    #[test]
-    fn json_has_a_stable_id_for_every_row() {
-        let json = serde_json::to_value(two_groups()).unwrap();
-        assert_eq!(json["isReady"], false);
-        assert_eq!(json["exitCode"], 1);
-        let see = format!("{}/how-to/runbook.md#check-api-server", docs(Path::new(INSTALLED_DOCS)));
-        assert_eq!(
-            json["checks"][0],
-            serde_json::json!({
-                "id": "api-server", "group": "api-server", "name": "API server", "result": "ok", "message": "v1.36.3", "see": see,
-            })
-        );
-        assert_eq!(json["checks"][1]["remedy"], "do this");
     }
 }

@@ -1,69 +1,84 @@
 //! The rows of `check`.
 
-use super::item::Item;
-use crate::model::problem::{Problem, ProblemKind};
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::item::{Group, Item};
+use crate::{
+    DOCS_URL, INSTALLED_DOCS,
+    model::problem::{Problem, ProblemKind},
+};
 
 /// The result of one check.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema), schemars(rename = "ReportRow"))]
+#[serde(rename_all = "camelCase")]
 pub struct Row {
-    /// The checked item.
-    pub item: Item,
+    /// The row ID. It is stable. Several problems of one item have a row each.
+    pub id: &'static str,
+    /// The group of the item.
+    pub group: Group,
+    /// Name of the item.
+    pub name: &'static str,
     /// The result.
+    #[serde(rename = "result")]
     pub verdict: Verdict,
     /// The observation.
-    pub seen: String,
-    /// The remedy; empty if none is needed.
+    pub message: String,
+    /// What the user should do.
+    #[serde(skip_serializing_if = "String::is_empty")]
     pub remedy: String,
+    /// Its section in the runbook.
+    pub see: String,
 }
 
 /// The result of a check. Failures differ by their exit code.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
 pub enum Verdict {
     /// As it should be.
     Ok,
-    /// Does not apply here.
+    /// Does not apply here; the message says why.
     Skipped,
     /// Works, but needs attention.
     Warning,
+    /// Prevents the agent from working.
+    Failed,
     /// Wrong on the command line.
+    #[serde(rename = "failed")]
+    #[cfg_attr(test, schemars(skip))]
     Usage,
-    /// A required flag is missing, and no default is found on this node yet.
-    NotGiven,
     /// Configured wrongly.
+    #[serde(rename = "failed")]
+    #[cfg_attr(test, schemars(skip))]
     Configuration,
     /// Cannot be reached.
+    #[serde(rename = "failed")]
+    #[cfg_attr(test, schemars(skip))]
     Unreachable,
-    /// Any other failure.
-    Failed,
-}
-
-// === impl Verdict ===
-
-impl Verdict {
-    /// Whether the agent cannot work.
-    pub fn is_failure(self) -> bool {
-        match self {
-            Self::Ok | Self::Skipped | Self::Warning => false,
-            Self::Usage | Self::NotGiven | Self::Configuration | Self::Unreachable | Self::Failed => true,
-        }
-    }
 }
 
 // === impl Row ===
 
 impl Row {
     #[allow(clippy::needless_pass_by_value, reason = "it takes errors and texts")]
-    pub(crate) fn new(item: Item, verdict: Verdict, seen: impl ToString, remedy: &str) -> Self {
+    pub(crate) fn new(item: Item, verdict: Verdict, message: impl ToString, remedy: &str) -> Self {
+        let Item { group, id, name } = item;
         Self {
-            item,
+            id,
+            group,
+            name,
             verdict,
-            seen: seen.to_string(),
+            message: message.to_string(),
             remedy: remedy.to_owned(),
+            see: format!("{}/how-to/runbook.md#check-{id}", docs(Path::new(INSTALLED_DOCS))),
         }
     }
 
-    pub(super) fn ok(item: Item, seen: impl ToString) -> Self {
-        Self::new(item, Verdict::Ok, seen, "")
+    pub(super) fn ok(item: Item, message: impl ToString) -> Self {
+        Self::new(item, Verdict::Ok, message, "")
     }
 
     /// An item that does not apply here, and why.
@@ -74,7 +89,6 @@ impl Row {
     pub(super) fn from_problem(item: Item, problem: &Problem) -> Self {
         let verdict = match problem.kind {
             ProblemKind::Usage => Verdict::Usage,
-            ProblemKind::NotGiven => Verdict::NotGiven,
             ProblemKind::Configuration | ProblemKind::Absent => Verdict::Configuration,
             ProblemKind::Taken | ProblemKind::Internal => Verdict::Failed,
         };
@@ -82,52 +96,20 @@ impl Row {
     }
 }
 
-impl From<Problem> for Row {
-    fn from(problem: Problem) -> Self {
-        Self::from_problem(Item::SETTINGS, &problem)
+/// Where a user of this node finds the documentation.
+pub(super) fn docs(installed: &Path) -> &str {
+    match installed.to_str() {
+        Some(path) if installed.is_dir() => path,
+        _ => DOCS_URL,
     }
 }
 
 #[cfg(test)]
 impl Row {
-    /// Asserts that a failure has a remedy that begins with a verb and names an object.
+    /// Asserts that a failure, and nothing else, has a remedy.
     pub(super) fn assert_helps(&self) {
-        const VERBS: [&str; 18] = [
-            "apply",
-            "approve",
-            "check",
-            "compare",
-            "correct",
-            "free",
-            "mount",
-            "no action is needed:",
-            "pass",
-            "read",
-            "renew",
-            "restart",
-            "run",
-            "see",
-            "set",
-            "start",
-            "stop",
-            "use",
-        ];
-        const OBJECTS: [&str; 6] = ["--", "`", "/", "root", "disk", "no action"];
-        if matches!(self.verdict, Verdict::Ok | Verdict::Skipped) {
-            assert_eq!(self.remedy, "", "{self:?}");
-            return;
-        }
-        let begins = |verb: &str| {
-            let object = self.remedy.strip_prefix(verb);
-            object.is_some_and(|object| object.starts_with(' '))
-        };
-        assert!(VERBS.into_iter().any(begins), "no verb: {self:?}");
-        assert!(
-            OBJECTS
-                .iter()
-                .any(|object| self.remedy.contains(object) || self.seen.contains(object)),
-            "no object: {self:?}"
-        );
-        assert!(!self.seen.is_empty(), "{self:?}");
+        let is_fine = matches!(self.verdict, Verdict::Ok | Verdict::Skipped);
+        assert_eq!(self.remedy.split(' ').count() < 3, is_fine, "{self:?}");
+        assert!(!self.message.is_empty(), "{self:?}");
     }
 }

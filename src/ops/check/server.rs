@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     api::{
-        ApiClient, ApiError,
+        ApiClient, ApiError, ErrorKind,
         expiry::{Expiry, expires_soon},
         with_timeout,
     },
@@ -22,11 +22,10 @@ use crate::{
 };
 
 /// Remedy for missing rights.
-const USE_KUBELET_CREDENTIALS: &str = "set --kubeconfig to the kubelet's credentials, such as /etc/kubernetes/kubelet.conf (user \
-    system:node:NAME, group system:nodes)";
+const USE_KUBELET_CREDENTIALS: &str = "set --kubeconfig to the kubelet's credentials, such as /etc/kubernetes/kubelet.conf, and \
+    --node-name to the name in their user, system:node:NAME";
 /// Remedy for errors that do not depend on the credentials.
-pub(super) const OTHER_ERROR: &str =
-    "read `kubectl get --raw /readyz` and the API server's log, and then run the check again";
+const OTHER_ERROR: &str = "read `kubectl get --raw /readyz` and the API server's log, and then run the check again";
 
 /// Timeout of each request to the API server or the runtime.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,8 +35,6 @@ pub(super) struct Server<'a> {
     pub api: &'a ApiClient,
     pub url: &'a Uri,
     pub node_name: &'a str,
-    /// The node that the credentials belong to, if it is another one.
-    pub credentials_of: Option<String>,
     /// Whether the agent has to read the Node's Lease.
     pub needs_lease: bool,
 }
@@ -45,7 +42,7 @@ pub(super) struct Server<'a> {
 // === impl Server ===
 
 impl Server<'_> {
-    pub async fn check(mut self, machine: &Identity, recorded: Option<&str>) -> Vec<Row> {
+    pub async fn check(self, machine: &Identity, recorded: Option<&str>) -> Vec<Row> {
         let mut rows = Vec::new();
         match in_time(self.api.version()).await {
             Ok(version) => rows.push(Row::ok(Item::API_SERVER, format!("{version} at {}", self.url))),
@@ -56,16 +53,13 @@ impl Server<'_> {
         }
         match in_time(self.api.node()).await {
             Ok(node) => rows.push(identity(&node, machine, recorded)),
-            Err(ApiError::Refused { code: 404, .. }) => rows.push(Row::new(
+            Err(error) if error.code() == Some(404) => rows.push(Row::new(
                 Item::NODE_IDENTITY,
                 Verdict::Configuration,
                 format!("Node {} does not exist", self.node_name),
                 "set --node-name to the name that `kubectl get nodes` shows for this node",
             )),
-            Err(error) => {
-                self.credentials_of = other_node(&error, self.node_name);
-                rows.push(self.refused(Item::NODE_IDENTITY, &error));
-            }
+            Err(error) => rows.push(self.refused(Item::NODE_IDENTITY, &error)),
         }
         rows.extend(self.rights().await);
         rows
@@ -102,7 +96,7 @@ impl Server<'_> {
         for (what, attributes) in rights.into_iter().chain(lease) {
             rows.push(match in_time(self.api.is_allowed(&attributes)).await {
                 Ok(true) => Row::ok(what, "granted"),
-                Ok(false) => Row::new(what, Verdict::Failed, "not granted", &self.credentials_remedy()),
+                Ok(false) => Row::new(what, Verdict::Failed, "not granted", USE_KUBELET_CREDENTIALS),
                 Err(error) => self.refused(what, &error),
             });
         }
@@ -110,57 +104,39 @@ impl Server<'_> {
     }
 
     fn refused(&self, what: Item, error: &ApiError) -> Row {
-        let seen = format!("{}: {error}", self.url);
-        match error {
-            ApiError::Unreachable {
-                is_certificate_invalid: true,
-                ..
-            } => Row::new(
-                what,
-                Verdict::Configuration,
-                seen,
-                "check certificate-authority-data and the server's name in --kubeconfig, and the clock of this node",
-            ),
-            ApiError::Unreachable { .. } | ApiError::UnverifiedServer { .. } | ApiError::Timeout { .. } => Row::new(
-                what,
-                Verdict::Unreachable,
-                seen,
-                "check the server address in --kubeconfig, and the network to it",
-            ),
-            ApiError::Refused { code: 401, .. } => Row::new(
-                what,
-                Verdict::Failed,
-                error,
-                "renew the credentials in --kubeconfig, or set it to the kubelet's file: the API server rejects these \
-                 credentials",
-            ),
-            ApiError::Refused { code: 403, .. } => Row::new(what, Verdict::Failed, error, &self.credentials_remedy()),
-            ApiError::Refused { .. } | ApiError::Unreadable { .. } | ApiError::Blocked { .. } => {
-                Row::new(what, Verdict::Failed, error, OTHER_ERROR)
-            }
-        }
-    }
-
-    fn credentials_remedy(&self) -> String {
-        match &self.credentials_of {
-            Some(other) => format!(
-                "set --node-name to {other}, or --kubeconfig to the kubeconfig of {}: these credentials belong to \
-                 system:node:{other}",
-                self.node_name
-            ),
-            None => USE_KUBELET_CREDENTIALS.to_owned(),
+        let rejected = "renew the credentials in --kubeconfig, or set it to the kubelet's file: the API server rejects these credentials";
+        let row = failed_query(what, error, "--kubeconfig", [rejected, USE_KUBELET_CREDENTIALS]);
+        match row.verdict {
+            Verdict::Failed => row,
+            _ => Row {
+                message: format!("{}: {error}", self.url),
+                ..row
+            },
         }
     }
 }
 
-/// The name of the node that the credentials belong to, if the error shows another one.
-fn other_node(error: &ApiError, node_name: &str) -> Option<String> {
-    let ApiError::Refused { code: 403, message, .. } = error else {
-        return None;
+/// The row for a request with the credentials of this flag that failed. The remedies are those for the codes 401 and 403.
+pub(super) fn failed_query(what: Item, error: &ApiError, flag: &str, [rejected, forbidden]: [&str; 2]) -> Row {
+    let (verdict, remedy) = match error.kind {
+        ErrorKind::Unreachable {
+            is_certificate_invalid: true,
+            ..
+        } => (
+            Verdict::Configuration,
+            format!("check certificate-authority-data and the server's name in {flag}, and the clock of this node"),
+        ),
+        ErrorKind::Unreachable { .. } | ErrorKind::UnverifiedServer(_) | ErrorKind::Timeout(_) => (
+            Verdict::Unreachable,
+            format!("check the server address in {flag}, and the network to it"),
+        ),
+        ErrorKind::Refused { code: 401, .. } => (Verdict::Failed, rejected.to_owned()),
+        ErrorKind::Refused { code: 403, .. } => (Verdict::Failed, forbidden.to_owned()),
+        ErrorKind::Refused { .. } | ErrorKind::Unreadable(_) | ErrorKind::Blocked(_) => {
+            (Verdict::Failed, OTHER_ERROR.to_owned())
+        }
     };
-    let (_, user) = message.split_once("User \"system:node:")?;
-    let (user, _) = user.split_once('"')?;
-    (user != node_name).then(|| user.to_owned())
+    Row::new(what, verdict, error, &remedy)
 }
 
 fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
@@ -242,39 +218,18 @@ pub(super) mod tests {
 
     /// All errors, their verdicts, and words of their remedies.
     pub fn errors() -> Vec<(ApiError, Verdict, &'static str)> {
-        let path = || "/version".to_owned();
-        let refused = |code| ApiError::Refused {
-            verb: "GET",
-            path: path(),
-            code,
-            reason: String::new(),
-            message: "no".to_owned(),
-            retry_after: None,
-            about: None,
+        let error = |kind| ApiError::new("GET", "/version", kind);
+        let refused = |code| ApiError::refused("GET", "/version", code, None, b"no");
+        let unreachable = |is_certificate_invalid| {
+            let cause = "no".to_owned();
+            error(ErrorKind::Unreachable {
+                cause,
+                is_certificate_invalid,
+            })
         };
-        let unreachable = |is_certificate_invalid| ApiError::Unreachable {
-            verb: "GET",
-            path: path(),
-            cause: "no".to_owned(),
-            is_certificate_invalid,
-        };
-        let unverified = |code| ApiError::UnverifiedServer {
-            verb: "GET",
-            path: path(),
-            cause: "no".to_owned(),
-            retry_after: None,
-            code,
-        };
-        let timeout = ApiError::Timeout {
-            verb: "GET",
-            path: path(),
-            after: Duration::from_secs(10),
-        };
-        let unreadable = ApiError::Unreadable {
-            verb: "GET",
-            path: path(),
-            cause: "no JSON".to_owned(),
-        };
+        let unverified = |why| error(ErrorKind::UnverifiedServer(Box::new(why)));
+        let timeout = error(ErrorKind::Timeout(Duration::from_secs(10)));
+        let unreadable = error(ErrorKind::Unreadable("no JSON".to_owned()));
         vec![
             (refused(401), Verdict::Failed, "renew the credentials"),
             (refused(403), Verdict::Failed, USE),
@@ -282,7 +237,7 @@ pub(super) mod tests {
             (refused(500), Verdict::Failed, "run the check again"),
             (unreachable(true), Verdict::Configuration, "certificate-authority-data"),
             (unreachable(false), Verdict::Unreachable, "the network"),
-            (unverified(None), Verdict::Unreachable, "the network"),
+            (unverified(unreachable(false)), Verdict::Unreachable, "the network"),
             (timeout, Verdict::Unreachable, "the network"),
             (unreadable, Verdict::Failed, "run the check again"),
         ]
@@ -293,26 +248,19 @@ pub(super) mod tests {
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
         let effects = Effects::none();
         let api = ApiClient::new(&config, "none".into(), effects, None, None, "n1").unwrap();
-        for credentials_of in [None, Some("n2".to_owned())] {
-            let server = Server {
-                api: &api,
-                url: &config.cluster_url,
-                node_name: "n1",
-                credentials_of,
-                needs_lease: true,
-            };
-            for (error, verdict, words) in errors() {
-                let row = server.refused(Item::NODE_IDENTITY, &error);
-                row.assert_helps();
-                let words = match &server.credentials_of {
-                    Some(_) if words == USE => "set --node-name to n2",
-                    _ => words,
-                };
-                assert!(
-                    row.verdict == verdict && row.remedy.contains(words),
-                    "{error:?}: {row:?}"
-                );
-            }
+        let server = Server {
+            api: &api,
+            url: &config.cluster_url,
+            node_name: "n1",
+            needs_lease: true,
+        };
+        for (error, verdict, words) in errors() {
+            let row = server.refused(Item::NODE_IDENTITY, &error);
+            row.assert_helps();
+            assert!(
+                row.verdict == verdict && row.remedy.contains(words),
+                "{error:?}: {row:?}"
+            );
         }
     }
 

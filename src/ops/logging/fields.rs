@@ -1,21 +1,71 @@
-//! Fields of an event.
+//! Log lines with the fields of an event and of its spans: `pod.uid` finds all lines of a pod.
 
 use std::fmt;
 
 use serde_json::{Map, Value};
-use tracing::field::{Field, Visit};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+};
+use tracing_subscriber::{Layer, layer::Context, registry::LookupSpan};
 
 use crate::model::foreign;
 
 /// Maximum length of a value, so that an entry fits into a datagram to journald.
 pub const MAX_VALUE: usize = 16 << 10;
 
-/// Collects the fields of an event.
-pub struct Fields<'a>(pub &'a mut Map<String, Value>);
+/// A tracing layer that writes each event as one line. A field of the event overrides those of its spans.
+pub struct FlatLines<W> {
+    /// Encodes the fields.
+    pub encode: fn(&Metadata<'_>, Fields) -> Vec<u8>,
+    /// Writes the line, without blocking.
+    pub write: W,
+}
+
+/// Names and values.
+#[derive(Default)]
+pub struct Fields(pub Map<String, Value>);
+
+// === impl FlatLines ===
+
+impl<W, S> Layer<S> for FlatLines<W>
+where
+    W: Fn(&[u8]) + 'static,
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if let Some(span) = context.span(id) {
+            let mut fields = Fields::default();
+            attributes.record(&mut fields);
+            span.extensions_mut().insert(fields);
+        }
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        if let Some(span) = context.span(id)
+            && let Some(fields) = span.extensions_mut().get_mut::<Fields>()
+        {
+            values.record(fields);
+        }
+    }
+
+    fn on_event(&self, event: &Event<'_>, context: Context<'_, S>) {
+        let mut all = Fields::default();
+        let spans = context.event_scope(event).into_iter();
+        for span in spans.flat_map(|scope| scope.from_root()) {
+            if let Some(Fields(fields)) = span.extensions().get() {
+                all.0.extend(fields.clone());
+            }
+        }
+        event.record(&mut all);
+        (self.write)(&(self.encode)(event.metadata(), all));
+    }
+}
 
 // === impl Fields ===
 
-impl Visit for Fields<'_> {
+impl Visit for Fields {
     fn record_u64(&mut self, field: &Field, value: u64) {
         self.0.insert(field.name().to_owned(), value.into());
     }

@@ -1,16 +1,15 @@
 //! Metrics of the garbage collector.
 
-use std::fmt;
+use std::{collections::BTreeMap, time::Duration};
 
 use jiff::Timestamp;
 
-use super::page::{Page, since_epoch};
+use super::family::{Labels, Metrics, labels, since_epoch};
 use crate::{
     collector::{
-        census::Tally,
-        counts::{Counts, Totals},
-        metrics_snapshot::{KindMetrics, MetricsSnapshot},
+        counts::Totals,
         queue::Depth,
+        report::{KindReport, WorkReport},
     },
     ops::admin::collector::CollectorAdmin,
 };
@@ -29,7 +28,7 @@ pub struct CollectorMetrics {
     /// Events that were dropped.
     pub events_dropped: u64,
     /// Its state; `None` while it is on standby.
-    pub snapshot: Option<MetricsSnapshot>,
+    pub report: Option<WorkReport>,
 }
 
 // === impl CollectorMetrics ===
@@ -37,10 +36,10 @@ pub struct CollectorMetrics {
 impl CollectorMetrics {
     pub(super) fn collect(admin: &CollectorAdmin) -> Self {
         let view = admin.election.view();
-        let (earlier, snapshot) = {
-            // Under one lock, because a term adds its counts to the totals when it ends.
-            let earlier = admin.earlier.lock();
-            (earlier.clone(), admin.query(MetricsSnapshot::new))
+        let (earlier, report) = {
+            // Under one lock, because a term replaces the totals when it ends.
+            let earlier = admin.earlier.borrow();
+            (earlier.clone(), admin.query(WorkReport::new))
         };
         Self {
             is_active: view.standby.is_none(),
@@ -48,188 +47,81 @@ impl CollectorMetrics {
             credentials_expire: admin.client.credentials_expiry(),
             events_dropped: admin.counters.counts().events_dropped,
             earlier,
-            snapshot,
+            report,
         }
     }
 
-    pub(super) fn write(&self, page: &mut Page<'_>) -> fmt::Result {
-        page.boolean(
-            "gc_active",
-            "1 while this agent's collector is active, 0 while it is on standby.",
-            self.is_active,
-        )?;
-        page.boolean(
-            "gc_lease_held",
-            "1 while this agent certainly holds the collector's Lease.",
-            self.holds_lease,
-        )?;
-        page.seconds(
-            "gc_credentials_expiry_timestamp",
-            "When the collector's credentials expire, as Unix time. No sample if that is unknown.",
-            since_epoch(self.credentials_expire),
-        )?;
-        page.counter(
-            "gc_activations",
-            "How often this agent's collector became active.",
-            self.earlier.active_periods,
-        )?;
-        page.counter(
-            "gc_graph_resets",
-            "How often the collector rebuilt its graph because etcd was restored from a backup.",
-            self.earlier.resets,
-        )?;
-        page.counter(
-            "gc_events_dropped",
-            "Events about owner references that were dropped.",
-            self.events_dropped,
-        )?;
-        let mut counts = self.earlier.counts.clone();
-        if let Some(snapshot) = &self.snapshot {
-            counts.add(&snapshot.counts);
-        }
-        work(page, &counts)?;
-        let snapshot = self.snapshot.clone().unwrap_or_default();
-        refusals(page, &snapshot)?;
-        graph(page, &snapshot)?;
-        waits(page, &snapshot)
+    pub(super) fn register(&self, metrics: &mut Metrics<'_>) {
+        let report = self.report.clone().unwrap_or_default();
+        let counts = self
+            .report
+            .as_ref()
+            .map_or(&self.earlier.counts, |report| &report.counts);
+        let expire = since_epoch(self.credentials_expire);
+        metrics.gauge("gc_active", self.is_active);
+        metrics.gauge("gc_lease_held", self.holds_lease);
+        metrics.seconds("gc_credentials_expiry_timestamp", expire);
+        metrics.counter("gc_activations", self.earlier.active_periods);
+        metrics.counter("gc_graph_resets", self.earlier.resets);
+        metrics.counter("gc_events_dropped", self.events_dropped);
+        metrics.counter("gc_watch_events", counts.events);
+        metrics.counter("gc_objects_deleted", counts.deleted);
+        metrics.counter("gc_references_dropped", counts.references_dropped);
+        metrics.counter("gc_finalizers_removed", counts.finalizers_removed);
+        metrics.counter("gc_finalizers_removed_unsynced", counts.removed_unsynced);
+        metrics.counter("gc_owner_lookups", counts.owner_lookups);
+        metrics.counter("gc_conflicts", counts.conflicts);
+        metrics.failures("gc_failures", &counts.failures);
+        kinds(metrics, &report);
+        waits(metrics, &report);
     }
 }
 
-fn work(page: &mut Page<'_>, counts: &Counts) -> fmt::Result {
-    let Counts {
-        events,
-        deleted,
-        references_dropped,
-        finalizers_removed,
-        removed_unsynced,
-        owner_lookups,
-        conflicts,
-        failures,
-    } = counts;
-    for (name, help, value) in [
-        ("gc_watch_events", "Watch events that were received.", events),
-        ("gc_objects_deleted", "Objects that the collector deleted.", deleted),
-        (
-            "gc_references_dropped",
-            "Objects from which the collector removed owner references.",
-            references_dropped,
-        ),
-        (
-            "gc_finalizers_removed",
-            "Finalizers foregroundDeletion and orphan that the collector removed.",
-            finalizers_removed,
-        ),
-        (
-            "gc_finalizers_removed_unsynced",
-            "Finalizers that the collector removed while not every kind was synced: ten minutes after an aggregated API group or an unreadable kind had failed.",
-            removed_unsynced,
-        ),
-        ("gc_owner_lookups", "GETs of owners.", owner_lookups),
-        (
-            "gc_conflicts",
-            "Writes that met a conflict because the object had changed. Each is decided again.",
-            conflicts,
-        ),
-    ] {
-        page.counter(name, help, *value)?;
-    }
-    page.failures(
-        "gc_failures",
-        "Failed requests, by step and reason. Each is retried.",
-        failures,
-    )
-}
-
-fn refusals(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
-    let codes = snapshot
-        .refused
-        .iter()
-        .map(|(&(step, code), &since)| (step, code.to_string(), since));
-    let codes: Vec<_> = codes.collect();
-    page.seconds_family(
-        "gc_refused",
-        "How long the API server has refused requests, by step and HTTP status. No sample if it refuses none.",
-        codes
-            .iter()
-            .map(|(step, code, since)| ([("step", *step), ("reason", code.as_str())], *since)),
-    )
-}
-
-fn graph(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
-    page.boolean(
-        "gc_synced",
-        "1 while the collector is active and every kind is synced. Foreground deletions and orphaning wait for that.",
-        snapshot.synced,
-    )?;
-    page.gauge(
-        "gc_objects_linked",
-        "Objects with owners or dependents, and owners that exist only in references.",
-        snapshot.linked,
-    )?;
-    page.gauge(
-        "gc_objects_isolated",
-        "Objects without owners and dependents.",
-        snapshot.isolated,
-    )?;
-    let values = |value: fn(&KindMetrics) -> u64| snapshot.kinds.iter().map(move |kind| (labels(kind), value(kind)));
-    page.gauges("gc_kind_objects", "Objects of a kind.", values(|kind| kind.objects))?;
-    page.gauges(
-        "gc_kind_synced",
-        "1 while a kind is listed completely and its watch works.",
-        values(|kind| u64::from(kind.synced)),
-    )?;
-    let silent = snapshot
+fn kinds(metrics: &mut Metrics<'_>, report: &WorkReport) {
+    let values = |value: fn(&KindReport) -> u64| report.kinds.iter().map(move |kind| (labels_of(kind), value(kind)));
+    let silent = report
         .kinds
         .iter()
-        .filter_map(|kind| Some((labels(kind), kind.silent?)));
-    page.seconds_family(
-        "gc_kind_watch_silence",
-        "Time since the last event of a kind's watch. The API server sends a bookmark about once a minute.",
-        silent,
-    )
+        .filter_map(|kind| Some((labels_of(kind), Duration::from_secs(kind.silent_seconds?))));
+    metrics.gauge("gc_synced", report.synced);
+    metrics.gauge("gc_objects_linked", report.linked);
+    metrics.gauge("gc_objects_isolated", report.isolated);
+    metrics.gauges("gc_kind_objects", values(|kind| kind.objects));
+    metrics.gauges("gc_kind_synced", values(|kind| u64::from(kind.synced)));
+    metrics.seconds_of("gc_kind_watch_silence", silent);
 }
 
-fn labels(kind: &KindMetrics) -> [(&'static str, &str); 2] {
-    [("group", &kind.group), ("resource", &kind.resource)]
+fn labels_of(kind: &KindReport) -> Labels {
+    labels([("group", &kind.group), ("resource", &kind.plural)])
 }
 
-fn waits(page: &mut Page<'_>, snapshot: &MetricsSnapshot) -> fmt::Result {
-    let Depth { ready, busy, delayed } = snapshot.queue;
-    page.gauges(
+fn waits(metrics: &mut Metrics<'_>, report: &WorkReport) {
+    let mut refused = BTreeMap::<(&str, u16), u64>::new();
+    for it in &report.refused {
+        let seconds = refused.entry((&it.step, it.code)).or_default();
+        *seconds = it.since_seconds.max(*seconds);
+    }
+    let refused = refused.into_iter().map(|((step, code), seconds)| {
+        let labels = labels([("step", step), ("reason", &code.to_string())]);
+        (labels, Duration::from_secs(seconds))
+    });
+    let Depth { ready, busy, delayed } = report.queue;
+    let states = [("ready", ready), ("busy", busy), ("delayed", delayed)];
+    let finalizers = [
+        ("foregroundDeletion", report.deletions_foreground),
+        ("orphan", report.deletions_orphan),
+    ];
+    let longest = Duration::from_secs(report.longest_deletion_seconds);
+    metrics.seconds_of("gc_refused", refused);
+    metrics.gauges(
         "gc_queue_depth",
-        "Items in the work queue, by state: ready, busy, or delayed until a retry.",
-        [("ready", ready), ("busy", busy), ("delayed", delayed)].map(|(state, depth)| ([("state", state)], depth)),
-    )?;
-    page.seconds(
-        "gc_oldest_item",
-        "Age of the oldest item in the work queue.",
-        Some(snapshot.oldest),
-    )?;
-    let Tally {
-        foreground,
-        orphan,
-        longest,
-        unresolved,
-    } = snapshot.tally;
-    page.gauges(
+        states.map(|(state, depth)| (labels([("state", state)]), depth)),
+    );
+    metrics.seconds("gc_oldest_item", Duration::from_secs(report.oldest_seconds));
+    metrics.gauges(
         "gc_deletions_waiting",
-        "Deleted objects that wait for their dependents, by finalizer.",
-        [("foregroundDeletion", foreground), ("orphan", orphan)]
-            .map(|(finalizer, count)| ([("finalizer", finalizer)], count)),
-    )?;
-    page.seconds(
-        "gc_longest_deletion",
-        "How long the collector has seen the longest of these wait; 0 if there is none.",
-        Some(longest),
-    )?;
-    page.gauge(
-        "gc_references_unresolved",
-        "Owner references to a kind that the API server does not serve, or to an impossible name. Their objects are kept.",
-        unresolved,
-    )?;
-    page.gauge(
-        "gc_write_concurrency",
-        "Current limit of concurrent writes; 0 before the first write.",
-        snapshot.max_in_flight.unwrap_or(0) as u64,
-    )
+        finalizers.map(|(name, count)| (labels([("finalizer", name)]), count)),
+    );
+    metrics.seconds("gc_longest_deletion", longest);
+    metrics.gauge("gc_references_unresolved", report.kept_references);
 }

@@ -8,17 +8,17 @@ use super::{CollectorReport, StatusReport};
 use crate::{
     api::expiry::expires_soon,
     handover::{
-        guard::{ONLY_OBSERVES, blocked_on_standby, holds::ABSENCE},
+        guard::holds::ABSENCE,
         probes::{LEASE, ProbeState},
         report::RoleReport,
-        role::{RoleName, StandbyReasonName},
     },
     model::{
-        termination::GraceStart,
+        blocked::BlockedKind,
+        role::{RoleName, StandbyReasonName},
         trace::{BlockedReason, Trace},
     },
     ops::{
-        output::{age_since, table},
+        output::{age_since, column, table, wide_column},
         progress::step,
         remedies::RENEW,
     },
@@ -70,7 +70,7 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
         );
     }
     out.add("Role", &role(report, now));
-    if report.blocked.as_deref() == Some(ONLY_OBSERVES) {
+    if report.blocked_by == Some(BlockedKind::OnlyObserves) {
         out.add(
             "",
             "--mode is observe, its default; to let the service act, add POD_TEARDOWN_MODE=auto to /etc/default/pod-teardown, and restart it with systemctl",
@@ -113,13 +113,13 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
         );
     }
     let pods = &report.pods;
-    if pods.awaiting_deletion > 0 {
-        let count = format_count(pods.awaiting_deletion as u64, "pod");
-        out.add("Retained", &format!("{count} terminated, but not deleted"));
-    }
-    if pods.awaiting_finalizers > 0 {
-        let count = format_count(pods.awaiting_finalizers as u64, "pod");
-        out.add("Retained", &format!("{count} finished, but kept by finalizers"));
+    for (retained, why) in [
+        (pods.awaiting_deletion, "terminated, but not deleted"),
+        (pods.awaiting_finalizers, "finished, but kept by finalizers"),
+    ] {
+        if retained > 0 {
+            out.add("Retained", &format!("{} {why}", format_count(retained as u64, "pod")));
+        }
     }
     format!("{}\n{}", out.0, pods_table(report, is_wide))
 }
@@ -217,10 +217,12 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
 
 /// Why the agent does less than it could.
 fn add_reasons(out: &mut Lines, report: &StatusReport) {
-    let standby_reason = report.role.as_ref().and_then(|role| role.message.as_ref());
-    let standby_reason = standby_reason.map(|why| blocked_on_standby(why));
-    let is_in_role = |why: &String| why == ONLY_OBSERVES || Some(why) == standby_reason.as_ref();
-    if let Some(blocked) = report.blocked.as_ref().filter(|why| !is_in_role(why)) {
+    // The role shows these.
+    let is_in_role = matches!(
+        report.blocked_by,
+        Some(BlockedKind::OnlyObserves | BlockedKind::Standby)
+    );
+    if let Some(blocked) = report.blocked.as_ref().filter(|_| !is_in_role) {
         out.add("Blocked", blocked);
     }
     if let Some(hold) = &report.watch.absence_hold {
@@ -255,12 +257,7 @@ fn add_leftovers(out: &mut Lines, report: &StatusReport) {
     for (label, what, pods) in [
         (
             "Unmanaged",
-            "in the runtime, not proven to be of the API server; not touched",
-            &report.watch.unmanaged,
-        ),
-        (
-            "Unmanaged",
-            "with files or cgroups, not proven to be of the API server; not touched",
+            "not proven to be of the API server; not touched",
             &found.unmanaged,
         ),
         ("Leftovers", "of deleted pods; removed by the agent", &found.leftovers),
@@ -281,41 +278,24 @@ fn pods_table(report: &StatusReport, is_wide: bool) -> String {
     if traces.is_empty() {
         return "No pod is terminating.\n".to_owned();
     }
-    let cells = |trace: &Trace| {
-        let (step, waits) = match wait_for_role(trace, report.role.as_ref()) {
-            Some(wait) => ("-", wait.to_owned()),
-            None => (step(trace), waits_for(trace)),
-        };
-        [
-            trace.namespace.clone(),
-            trace.name.clone(),
-            step.to_owned(),
-            age(Duration::from_millis(trace.elapsed_ms)),
-            grace(trace),
-            waits,
-        ]
-    };
-    let header = ["NAMESPACE", "NAME", "STEP", "AGE", "GRACE", "WAITING-FOR"];
-    if !is_wide {
-        let rows: Vec<_> = traces.iter().map(cells).collect();
-        return table(header, &rows);
-    }
-    let wide = |trace: &Trace| {
-        let [namespace, name, step, age, grace, waits] = cells(trace);
-        [
-            namespace,
-            name,
-            step,
-            age,
-            grace,
-            trace.attempts.to_string(),
-            trace.uid.clone(),
-            waits,
-        ]
-    };
-    let rows: Vec<_> = traces.iter().map(wide).collect();
-    let [namespace, name, step, age, grace, waits] = header;
-    table([namespace, name, step, age, grace, "ATTEMPTS", "UID", waits], &rows)
+    let wait = |trace: &Trace| wait_for_role(trace, report.role.as_ref());
+    let columns = [
+        column("NAMESPACE", |trace: &Trace| trace.namespace.clone()),
+        column("NAME", |trace: &Trace| trace.name.clone()),
+        column("STEP", |trace: &Trace| {
+            wait(trace).map_or_else(|| step(trace), |_| "-").to_owned()
+        }),
+        column("AGE", |trace: &Trace| age(Duration::from_millis(trace.elapsed_ms))),
+        column("GRACE", |trace: &Trace| {
+            wait(trace).map_or_else(|| grace(trace), |_| "-".to_owned())
+        }),
+        wide_column("ATTEMPTS", |trace: &Trace| trace.attempts.to_string()),
+        wide_column("UID", |trace: &Trace| trace.uid.clone()),
+        column("WAITING-FOR", |trace: &Trace| {
+            wait(trace).map_or_else(|| waits_for(trace), str::to_owned)
+        }),
+    ];
+    table(&columns, traces, is_wide)
 }
 
 /// What a pod waits for if only the role of the agent blocks it.
@@ -335,14 +315,11 @@ fn wait_for_role(trace: &Trace, role: Option<&RoleReport>) -> Option<&'static st
     }
 }
 
-/// The rest of the grace period, as the process that terminates the pod counts it.
+/// The rest of the grace period.
 fn grace(trace: &Trace) -> String {
     let left = age(Duration::from_millis(trace.grace_left_ms));
-    match trace.grace_counted_from {
-        GraceStart::DeleteRequest => format!("{left} (kubelet)"),
-        _ if trace.awaits_grace_period() => format!("{left} (not begun)"),
-        GraceStart::NotBegun | GraceStart::Termination => left,
-    }
+    let begun = trace.awaits_grace_period().then_some(" (not begun)");
+    format!("{left}{}", begun.unwrap_or_default())
 }
 
 /// The first reason, and the number of others.

@@ -6,15 +6,18 @@ use std::{
 };
 
 use crate::{
-    explanation::cause::ProcessName,
     model::{pod::PodView, termination::Terminator},
     node::{
         cri::types::{RuntimeCondition, RuntimePod},
-        frozen::Frozen,
-        mounts::Cover,
+        holders::Holders,
+        plugins::Kind,
         process_state::ProcessState,
+        processes::Shim,
     },
-    teardown::{bounded_read::ObjectUnread, grace::OwnGrace},
+    teardown::{
+        bounded_read::{Fact, ObjectUnread},
+        grace::OwnGrace,
+    },
 };
 
 /// Facts about one pod.
@@ -29,27 +32,27 @@ pub struct Facts {
     /// The grace period of this agent.
     pub grace: OwnGrace,
     /// The pod in the runtime.
-    pub runtime: Result<RuntimePod, String>,
+    pub runtime: Fact<RuntimePod>,
     /// The runtime's socket refuses connections.
     pub is_runtime_unreachable: bool,
     /// The runtime's own conditions.
-    pub conditions: Result<Vec<RuntimeCondition>, String>,
+    pub conditions: Fact<Vec<RuntimeCondition>>,
     /// Processes that the runtime names.
     pub named: NamedFacts,
     /// Seconds until this agent kills what the runtime has not killed; `None` if it does not.
     pub kill_in_seconds: Option<u64>,
     /// The pod's cgroups.
-    pub cgroups: Result<CgroupFacts, String>,
+    pub cgroups: Fact<CgroupFacts>,
     /// Mounts below the pod's directory.
-    pub mounts: Result<Vec<MountFacts>, String>,
-    /// Frozen file systems among these, and the one of the pod's directory.
-    pub frozen: Vec<Frozen>,
-    /// Users of these mounts, by mount ID.
-    pub holders: Result<HashMap<u64, HolderFacts>, String>,
+    pub mounts: Fact<Vec<MountFacts>>,
+    /// Users of these mounts that are not known as the pod's own processes, by mount ID.
+    pub holders: Fact<HashMap<u64, Holders>>,
+    /// The pods of these users, as `NAMESPACE/NAME`, by PID.
+    pub pods: HashMap<i32, String>,
     /// Paths of volumes and block devices in the pod's directory.
-    pub volume_paths: Result<Vec<String>, String>,
+    pub volume_paths: Fact<Vec<String>>,
     /// Drivers of its volumes and claims that cannot be called.
-    pub drivers: Result<Vec<MissingDriver>, String>,
+    pub drivers: Fact<Vec<MissingDriver>>,
 }
 
 /// The process that terminates the pod.
@@ -72,17 +75,17 @@ pub struct NamedFacts {
     pub processes: BTreeMap<String, NamedFact>,
     /// IDs of containers whose process has exited, whatever the runtime reports.
     pub exited: BTreeSet<String>,
-    /// Shims of its sandboxes that are stopped, by ID of the sandbox.
-    pub stopped_shims: BTreeMap<String, ProcessName>,
+    /// Shims of its sandboxes that are stopped.
+    pub stopped_shims: Vec<Shim>,
 }
 
 /// A running process that the runtime names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NamedFact {
-    /// The process.
-    pub process: ProcessName,
-    /// Its cgroup.
-    pub cgroup: String,
+    /// Its PID.
+    pub pid: i32,
+    /// PID, command and cgroup.
+    pub process: String,
 }
 
 /// The pod's cgroups.
@@ -90,12 +93,10 @@ pub struct NamedFact {
 pub struct CgroupFacts {
     /// Their paths.
     pub paths: Vec<String>,
-    /// Mount points that hide them, each with the cgroup that is seen instead.
-    pub covers: Vec<(String, String)>,
     /// Paths of frozen cgroups.
-    pub frozen: Result<Vec<String>, String>,
+    pub frozen: Fact<Vec<String>>,
     /// Processes.
-    pub processes: Result<Processes, String>,
+    pub processes: Fact<Processes>,
 }
 
 /// Processes in the pod's cgroups.
@@ -120,28 +121,15 @@ pub struct MountFacts {
     pub source: String,
     /// Whether its file system is on a server or in a process.
     pub has_server: bool,
-    /// The mount that hides it.
-    pub cover: Option<Cover>,
-}
-
-/// Users of a mount.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct HolderFacts {
-    /// Processes that are not known as the pod's own.
-    pub outside: Vec<ProcessName>,
-    /// The pod's own processes were not all read: it may be one of these.
-    pub may_be_own: bool,
-    /// Number of further users, in or outside of the pod.
-    pub more: usize,
-    /// Not all processes were read.
-    pub is_incomplete: bool,
+    /// The mount that hides it, if one does.
+    pub cover: Option<String>,
 }
 
 /// A driver that cannot be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingDriver {
-    /// `CSI` or `DRA`.
-    pub kind: String,
+    /// Its kind.
+    pub kind: Kind,
     /// Its name.
     pub driver: String,
     /// The volume or claim that needs it.
@@ -172,14 +160,10 @@ impl TerminatedBy {
 // === impl Facts ===
 
 impl Facts {
-    /// The phase in the API.
-    pub fn phase(&self) -> Option<String> {
-        self.view.object.status()?.phase.clone()
-    }
-
-    /// The pod-level reason in the API.
-    pub fn reason(&self) -> Option<String> {
-        self.view.object.status()?.reason.clone()
+    /// Whether all of the pod's own processes are known: another one that uses a mount of it is outside of the pod.
+    pub fn are_own_processes_known(&self) -> bool {
+        let own = self.cgroups.as_ref().ok().and_then(|it| it.processes.as_ref().ok());
+        self.runtime.is_ok() || own.is_some_and(|own| own.more == 0)
     }
 
     /// Whether only a driver that is missing unmounts this.

@@ -1,6 +1,6 @@
 //! One table: facts, and the causes that follow from them.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use serde_json::{Value, json};
 
@@ -8,8 +8,10 @@ use super::{facts::*, *};
 use crate::{
     model::pod::{PodObject, PodView},
     node::{
-        cri::types::{Container, ContainerState, RuntimeCondition, Sandbox, SandboxState},
+        cri::types::{Container, ContainerState, RuntimeCondition, RuntimePod, Sandbox, SandboxState},
+        holders::{Holders, MountHolder, Namespace, Usage},
         process_state::{ProcessState, SigtermHandling},
+        processes::Shim,
     },
     teardown::grace::OwnGrace,
 };
@@ -39,7 +41,7 @@ fn sandbox(state: SandboxState) -> Sandbox {
         attempt: 0,
         state,
         created_at: Timestamp::UNIX_EPOCH,
-        annotations: BTreeMap::new(),
+        config_source: None,
         ips: Vec::new(),
     }
 }
@@ -55,12 +57,8 @@ fn process(pid: i32, container: &str) -> ProcessState {
 
 fn named(pid: i32, command: &str, cgroup: &str) -> NamedFact {
     NamedFact {
-        process: ProcessName {
-            pid,
-            command: command.to_owned(),
-            pod: None,
-        },
-        cgroup: cgroup.to_owned(),
+        pid,
+        process: format!("process {pid} {command:?} in cgroup {cgroup}"),
     }
 }
 
@@ -81,13 +79,12 @@ fn nothing() -> Facts {
         kill_in_seconds: None,
         cgroups: Ok(CgroupFacts {
             paths: Vec::new(),
-            covers: Vec::new(),
             frozen: Ok(Vec::new()),
             processes: Ok(Processes::default()),
         }),
         mounts: Ok(Vec::new()),
-        frozen: Vec::new(),
-        holders: Ok(std::collections::HashMap::new()),
+        holders: Ok(HashMap::new()),
+        pods: HashMap::new(),
         volume_paths: Ok(Vec::new()),
         drivers: Ok(Vec::new()),
     }
@@ -117,8 +114,13 @@ fn running() -> Facts {
 }
 
 fn stop_shim(facts: &mut Facts) {
-    let shim = named(40, "containerd-shim-runc-v2", "").process;
-    facts.named.stopped_shims.insert("sandbox-0".to_owned(), shim);
+    facts.named.stopped_shims.push(Shim {
+        pid: 40,
+        program: "containerd-shim-runc-v2".to_owned(),
+        id: "sandbox-0".to_owned(),
+        is_stopped: true,
+        children: Vec::new(),
+    });
 }
 
 /// As [`running`], and all containers have exited.
@@ -142,6 +144,10 @@ fn set_processes(facts: &mut Facts, all: Vec<ProcessState>) {
     facts.cgroups.as_mut().unwrap().processes = Ok(Processes { all, more: 0 });
 }
 
+fn processes(facts: &mut Facts) -> &mut Vec<ProcessState> {
+    &mut facts.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all
+}
+
 fn in_grace(facts: &mut Facts) {
     facts.view = view(|pod| pod["metadata"]["deletionTimestamp"] = "2026-01-01T00:10:20Z".into());
     facts.grace.used = Some(Duration::from_secs(10));
@@ -156,21 +162,23 @@ fn mount(facts: &mut Facts, fs_type: &str, has_server: bool, outside: &[i32]) {
         has_server,
         cover: None,
     }]);
-    let outside = outside.iter().map(|pid| ProcessName {
+    let outside = outside.iter().map(|pid| MountHolder {
         pid: *pid,
         command: "tail".to_owned(),
-        pod: None,
+        container: None,
+        usage: Usage::WorkingDirectory,
+        namespace: Namespace::Other,
     });
-    let holders = HolderFacts {
-        outside: outside.collect(),
-        ..HolderFacts::default()
+    let holders = Holders {
+        processes: outside.collect(),
+        ..Holders::default()
     };
     facts.holders = Ok([(5, holders)].into());
 }
 
 fn missing_driver(is_certain: bool) -> MissingDriver {
     MissingDriver {
-        kind: "CSI".to_owned(),
+        kind: Kind::Csi,
         driver: "csi.example.com".to_owned(),
         needed_by: "volume v".to_owned(),
         mounted: Vec::new(),
@@ -190,7 +198,8 @@ fn kinds(causes: &[Cause]) -> Vec<String> {
     causes.iter().map(kind).collect()
 }
 
-type Row = (&'static str, fn() -> Facts, fn(&mut Facts), &'static [&'static str]);
+/// Name, facts, their change, and the causes but for `kubeletTerminates`.
+type Row = (&'static str, fn() -> Facts, fn(&mut Facts), &'static str);
 
 #[test]
 fn causes_follow_from_facts() {
@@ -199,7 +208,7 @@ fn causes_follow_from_facts() {
             "not deleted, runs",
             running,
             |it| it.view = view(|pod| drop(pod["metadata"].as_object_mut().unwrap().remove("deletionTimestamp"))),
-            &["info notDeleted"],
+            "info notDeleted",
         ),
         (
             "ended, not deleted",
@@ -210,20 +219,15 @@ fn causes_follow_from_facts() {
                     pod["status"]["phase"] = "Failed".into();
                 });
             },
-            &["info endedNotDeleted"],
+            "info endedNotDeleted",
         ),
         (
             "mirror",
             running,
             |it| it.view = view(|pod| pod["metadata"]["annotations"] = json!({ "kubernetes.io/config.mirror": "x" })),
-            &["info mirrorPod"],
+            "info mirrorPod",
         ),
-        (
-            "in its grace period",
-            running,
-            in_grace,
-            &["waiting gracePeriod", "info kubeletTerminates"],
-        ),
+        ("in its grace period", running, in_grace, "waiting gracePeriod"),
         (
             "hook in the grace period",
             running,
@@ -233,7 +237,7 @@ fn causes_follow_from_facts() {
                     pod["spec"]["containers"][0]["lifecycle"] = json!({ "preStop": { "exec": { "command": ["x"] } } });
                 });
             },
-            &["waiting preStopHook", "waiting gracePeriod", "info kubeletTerminates"],
+            "waiting preStopHook, waiting gracePeriod",
         ),
         (
             "sidecar waits for its main container",
@@ -246,29 +250,25 @@ fn causes_follow_from_facts() {
                 let runtime = it.runtime.as_mut().unwrap();
                 runtime.containers.push(container("mesh", ContainerState::Running));
             },
-            &["waiting sidecarWaits", "waiting gracePeriod", "info kubeletTerminates"],
+            "waiting sidecarWaits, waiting gracePeriod",
         ),
         (
             "ignores SIGTERM in the grace period",
             running,
             |it| {
                 in_grace(it);
-                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].sigterm = SigtermHandling::Ignored;
+                processes(it)[0].sigterm = SigtermHandling::Ignored;
             },
-            &[
-                "waiting sigtermNotHandled",
-                "waiting gracePeriod",
-                "info kubeletTerminates",
-            ],
+            "waiting sigtermNotHandled, waiting gracePeriod",
         ),
         (
             "PID 1 without handler after the grace period",
             running,
             |it| {
-                let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
+                let process = &mut processes(it)[0];
                 process.sigterm = SigtermHandling::InitWithoutHandler;
             },
-            &["blocking sigtermNotHandled", "info kubeletTerminates"],
+            "blocking sigtermNotHandled",
         ),
         (
             "only the first process gets SIGTERM",
@@ -277,43 +277,43 @@ fn causes_follow_from_facts() {
                 in_grace(it);
                 let mut child = process(42, "main-0");
                 child.sigterm = SigtermHandling::Ignored;
-                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all.push(child);
+                processes(it).push(child);
             },
-            &["waiting gracePeriod", "info kubeletTerminates"],
+            "waiting gracePeriod",
         ),
         (
             "without the runtime's PID the init of the container counts",
             running,
             |it| {
                 it.named.processes.clear();
-                let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
+                let process = &mut processes(it)[0];
                 (process.is_init, process.sigterm) = (true, SigtermHandling::InitWithoutHandler);
             },
-            &["blocking sigtermNotHandled", "info kubeletTerminates"],
+            "blocking sigtermNotHandled",
         ),
         (
             "runs after its grace period for no known cause",
             running,
             |_| {},
-            &["blocking stillRuns", "info kubeletTerminates"],
+            "blocking stillRuns",
         ),
         (
             "its shim is stopped",
             running,
             stop_shim,
-            &["blocking shimStopped", "blocking stillRuns", "info kubeletTerminates"],
+            "blocking shimStopped, blocking stillRuns",
         ),
         (
             "its shim is stopped, and nothing needs it",
             exited,
             stop_shim,
-            &["waiting phaseNotTerminal", "info kubeletTerminates"],
+            "waiting phaseNotTerminal",
         ),
         (
             "frozen",
             running,
             |it| it.cgroups.as_mut().unwrap().frozen = Ok(vec!["/cg".to_owned()]),
-            &["blocking frozen", "info kubeletTerminates"],
+            "blocking frozen",
         ),
         (
             "frozen with cgroup v1: in state D, and the same cause",
@@ -323,28 +323,28 @@ fn causes_follow_from_facts() {
                 cgroups.frozen = Ok(vec!["/cg".to_owned(), "/cg/main-0".to_owned()]);
                 cgroups.processes.as_mut().unwrap().all[0].uninterruptible_in = Some("__refrigerator".to_owned());
             },
-            &["blocking frozen", "info kubeletTerminates"],
+            "blocking frozen",
         ),
         (
             "state D",
             running,
             |it| {
-                let process = &mut it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
+                let process = &mut processes(it)[0];
                 process.uninterruptible_in = Some("nfs_wait".to_owned());
             },
-            &["blocking uninterruptible", "info kubeletTerminates"],
+            "blocking uninterruptible",
         ),
         (
             "state of a container unknown",
             running,
             |it| it.runtime.as_mut().unwrap().containers[0].state = ContainerState::Unknown,
-            &["blocking containerUnknown", "info kubeletTerminates"],
+            "blocking containerUnknown",
         ),
         (
             "processes without a running container",
             reported,
             |it| set_processes(it, vec![process(41, "other")]),
-            &["blocking processesLeft", "info kubeletTerminates"],
+            "blocking processesLeft",
         ),
         (
             "the process of a ready sandbox is no leftover",
@@ -353,11 +353,7 @@ fn causes_follow_from_facts() {
                 it.runtime.as_mut().unwrap().sandboxes[0].state = SandboxState::Ready;
                 set_processes(it, vec![process(41, "sandbox-0")]);
             },
-            &[
-                "blocking sandboxNotStopped",
-                "later phaseNotTerminal",
-                "info kubeletTerminates",
-            ],
+            "blocking sandboxNotStopped, later phaseNotTerminal",
         ),
         (
             "network plugin down, sandbox ready",
@@ -371,12 +367,7 @@ fn causes_follow_from_facts() {
                     message: "cni plugin not initialized".to_owned(),
                 }]);
             },
-            &[
-                "blocking sandboxNotStopped",
-                "blocking runtimeNotReady",
-                "later phaseNotTerminal",
-                "info kubeletTerminates",
-            ],
+            "blocking sandboxNotStopped, blocking runtimeNotReady, later phaseNotTerminal",
         ),
         (
             "conditions that are no readiness hold nothing",
@@ -394,11 +385,7 @@ fn causes_follow_from_facts() {
                     condition("RuntimeReady"),
                 ]);
             },
-            &[
-                "blocking runtimeNotReady",
-                "waiting gracePeriod",
-                "info kubeletTerminates",
-            ],
+            "blocking runtimeNotReady, waiting gracePeriod",
         ),
         (
             "runtime unreachable",
@@ -407,19 +394,19 @@ fn causes_follow_from_facts() {
                 it.runtime = Err("connection refused".to_owned());
                 it.is_runtime_unreachable = true;
             },
-            &["blocking runtimeUnreachable", "info kubeletTerminates"],
+            "blocking runtimeUnreachable",
         ),
         (
             "runtime slow: nothing is concluded",
             reported,
             |it| it.runtime = Err("no answer within 2.5s".to_owned()),
-            &["unknown unknown", "info kubeletTerminates"],
+            "unknown unknown",
         ),
         (
             "mount busy outside of the pod",
             reported,
             |it| mount(it, "tmpfs", false, &[99]),
-            &["blocking mountBusy", "info kubeletTerminates"],
+            "blocking mountBusy",
         ),
         (
             "busy mount of a pod that runs comes later",
@@ -428,7 +415,7 @@ fn causes_follow_from_facts() {
                 in_grace(it);
                 mount(it, "tmpfs", false, &[99]);
             },
-            &["waiting gracePeriod", "later mountBusy", "info kubeletTerminates"],
+            "waiting gracePeriod, later mountBusy",
         ),
         (
             "mount of a pod that runs, used by itself only",
@@ -437,13 +424,13 @@ fn causes_follow_from_facts() {
                 in_grace(it);
                 mount(it, "tmpfs", false, &[]);
             },
-            &["waiting gracePeriod", "info kubeletTerminates"],
+            "waiting gracePeriod",
         ),
         (
             "mount left",
             reported,
             |it| mount(it, "tmpfs", false, &[]),
-            &["waiting mountLeft", "info kubeletTerminates"],
+            "waiting mountLeft",
         ),
         (
             "mount left that only a missing driver unmounts",
@@ -454,7 +441,7 @@ fn causes_follow_from_facts() {
                 missing.mounted = vec!["/pods/u1/volumes/v".to_owned()];
                 it.drivers = Ok(vec![missing]);
             },
-            &["blocking driverMissing", "info kubeletTerminates"],
+            "blocking driverMissing",
         ),
         (
             "holders unknown: a mount is not called unused",
@@ -463,13 +450,13 @@ fn causes_follow_from_facts() {
                 mount(it, "tmpfs", false, &[]);
                 it.holders = Err("no answer within 3.5s".to_owned());
             },
-            &["unknown unknown", "info kubeletTerminates"],
+            "unknown unknown",
         ),
         (
             "mount of a server",
             reported,
             |it| mount(it, "nfs4", true, &[]),
-            &["blocking serverMount", "info kubeletTerminates"],
+            "blocking serverMount",
         ),
         (
             "mount of a server of a pod that runs comes later",
@@ -478,60 +465,52 @@ fn causes_follow_from_facts() {
                 in_grace(it);
                 mount(it, "nfs4", true, &[]);
             },
-            &["waiting gracePeriod", "later serverMount", "info kubeletTerminates"],
+            "waiting gracePeriod, later serverMount",
         ),
         (
             "volume directories left",
             reported,
             |it| it.volume_paths = Ok(vec!["/pods/u1/volumes/v".to_owned()]),
-            &["waiting volumeDirectoriesLeft", "info kubeletTerminates"],
+            "waiting volumeDirectoriesLeft",
         ),
         (
             "driver missing",
             reported,
             |it| it.drivers = Ok(vec![missing_driver(true)]),
-            &[
-                "blocking driverMissing",
-                "waiting finalDeletePending",
-                "info kubeletTerminates",
-            ],
+            "blocking driverMissing, waiting finalDeletePending",
         ),
         (
             "a driver that may only be slow is not called missing",
             reported,
             |it| it.drivers = Ok(vec![missing_driver(false)]),
-            &[
-                "waiting finalDeletePending",
-                "unknown unknown",
-                "info kubeletTerminates",
-            ],
+            "waiting finalDeletePending, unknown unknown",
         ),
         (
             "a zombie keeps the cgroup for a moment: nothing blocks",
             reported,
             |it| {
                 set_processes(it, vec![process(41, "main-0")]);
-                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].is_zombie = true;
+                processes(it)[0].is_zombie = true;
             },
-            &["info nothingFound", "info kubeletTerminates"],
+            "info nothingFound",
         ),
         (
             "a cgroup without processes is left: the node is not finished",
             reported,
             |it| it.cgroups.as_mut().unwrap().paths = vec!["/kubepods/pod-u1".to_owned()],
-            &["waiting cgroupsLeft", "info kubeletTerminates"],
+            "waiting cgroupsLeft",
         ),
         (
             "phase not terminal, node clean",
             exited,
             |_| {},
-            &["waiting phaseNotTerminal", "info kubeletTerminates"],
+            "waiting phaseNotTerminal",
         ),
         (
             "all done but the final delete",
             reported,
             |_| {},
-            &["waiting finalDeletePending", "info kubeletTerminates"],
+            "waiting finalDeletePending",
         ),
         (
             "only a finalizer is left",
@@ -542,59 +521,22 @@ fn causes_follow_from_facts() {
                     pod["metadata"]["finalizers"] = json!(["example.com/hold"]);
                 });
             },
-            &["blocking finalizer", "info kubeletTerminates"],
-        ),
-        (
-            "a frozen file system is the cause of a wait in the kernel",
-            running,
-            |it| {
-                let processes = it.cgroups.as_mut().unwrap().processes.as_mut().unwrap();
-                processes.all[0].uninterruptible_in = Some("percpu_rwsem_wait".to_owned());
-                it.frozen = vec![crate::node::frozen::Frozen {
-                    path: "/pods/u1/volumes/v".into(),
-                    device: "/dev/vdb".to_owned(),
-                }];
-            },
-            &[
-                "blocking fileSystemFrozen",
-                "blocking stillRuns",
-                "info kubeletTerminates",
-            ],
+            "blocking finalizer",
         ),
         (
             "a mount that another one hides",
             reported,
             |it| {
                 mount(it, "ext4", false, &[]);
-                it.mounts.as_mut().unwrap()[0].cover = Some(crate::node::mounts::Cover {
-                    path: "/pods".into(),
-                    what: crate::node::mounts::Mounted {
-                        fs_type: "ext4".into(),
-                        source: "/dev/vdb".into(),
-                    },
-                    mounts: 0,
-                    is_same: true,
-                });
+                it.mounts.as_mut().unwrap()[0].cover = Some("ext4 of /dev/vdb is mounted over it".to_owned());
             },
-            &["blocking mountHidden", "info kubeletTerminates"],
-        ),
-        (
-            "a mount hides its cgroup, whose processes cannot be read",
-            reported,
-            |it| {
-                let cgroups = it.cgroups.as_mut().unwrap();
-                let path = "/sys/fs/cgroup/kubepods/podu1".to_owned();
-                cgroups.covers = vec![(path.clone(), "/".to_owned())];
-                cgroups.paths = vec![path];
-                cgroups.processes = Err("hidden".to_owned());
-            },
-            &["blocking cgroupCovered", "unknown unknown", "info kubeletTerminates"],
+            "blocking mountHidden",
         ),
         (
             "finalizer of a pod that runs comes later",
             running,
             |it| it.view = view(|pod| pod["metadata"]["finalizers"] = json!(["example.com/hold"])),
-            &["blocking stillRuns", "later finalizer", "info kubeletTerminates"],
+            "blocking stillRuns, later finalizer",
         ),
         (
             "no kubelet, and the agent may not",
@@ -603,7 +545,7 @@ fn causes_follow_from_facts() {
                 in_grace(it);
                 it.terminated_by = TerminatedBy::Blocked("standing by".to_owned());
             },
-            &["blocking agentBlocked", "waiting gracePeriod"],
+            "blocking agentBlocked, waiting gracePeriod",
         ),
         (
             "paused: the hook and the signal are not waited for before the agent begins",
@@ -613,30 +555,21 @@ fn causes_follow_from_facts() {
                 it.view = view(|pod| {
                     pod["spec"]["containers"][0]["lifecycle"]["preStop"]["exec"]["command"] = json!(["drain"]);
                 });
-                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].sigterm = SigtermHandling::Ignored;
+                processes(it)[0].sigterm = SigtermHandling::Ignored;
                 it.grace.used = None;
                 it.terminated_by = TerminatedBy::Paused("paused since 00:05 by uid 0".to_owned());
             },
-            &[
-                "blocking agentPaused",
-                "later preStopHook",
-                "later sigtermNotHandled",
-                "later gracePeriod",
-            ],
+            "blocking agentPaused, later preStopHook, later sigtermNotHandled, later gracePeriod",
         ),
         (
             "paused during the stop, which continues to a safe point",
             running,
             |it| {
                 in_grace(it);
-                it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0].sigterm = SigtermHandling::Ignored;
+                processes(it)[0].sigterm = SigtermHandling::Ignored;
                 it.terminated_by = TerminatedBy::Paused("paused since 00:05 by uid 0".to_owned());
             },
-            &[
-                "blocking agentPaused",
-                "waiting sigtermNotHandled",
-                "waiting gracePeriod",
-            ],
+            "blocking agentPaused, waiting sigtermNotHandled, waiting gracePeriod",
         ),
         (
             "the agent terminates it",
@@ -645,7 +578,7 @@ fn causes_follow_from_facts() {
                 in_grace(it);
                 it.terminated_by = TerminatedBy::Agent;
             },
-            &["waiting gracePeriod"],
+            "waiting gracePeriod",
         ),
         (
             "object not read",
@@ -654,13 +587,13 @@ fn causes_follow_from_facts() {
                 in_grace(it);
                 it.object_unread = not_shown();
             },
-            &["waiting gracePeriod", "unknown unknown", "info kubeletTerminates"],
+            "waiting gracePeriod, unknown unknown",
         ),
         (
             "the API server does not answer the agent: the kubelet has its own connection",
             exited,
             |it| it.object_unread = no_answer(),
-            &["unknown apiServerUnreachable", "info kubeletTerminates"],
+            "unknown apiServerUnreachable",
         ),
         (
             "the API server does not answer the agent that has stopped all containers",
@@ -669,7 +602,7 @@ fn causes_follow_from_facts() {
                 it.object_unread = no_answer();
                 it.terminated_by = TerminatedBy::Agent;
             },
-            &["blocking apiServerUnreachable"],
+            "blocking apiServerUnreachable",
         ),
         (
             "the API server does not answer the agent, which stops containers without it",
@@ -679,7 +612,7 @@ fn causes_follow_from_facts() {
                 it.object_unread = no_answer();
                 it.terminated_by = TerminatedBy::Agent;
             },
-            &["waiting gracePeriod", "later apiServerUnreachable"],
+            "waiting gracePeriod, later apiServerUnreachable",
         ),
         (
             "the API server does not answer: a deletion may not have been seen",
@@ -688,19 +621,19 @@ fn causes_follow_from_facts() {
                 it.view = view(|pod| pod["metadata"]["deletionTimestamp"] = Value::Null);
                 it.object_unread = no_answer();
             },
-            &["unknown apiServerUnreachable", "info notDeleted"],
+            "unknown apiServerUnreachable, info notDeleted",
         ),
         (
             "object not read: nothing is concluded about its phase",
             exited,
             |it| it.object_unread = not_shown(),
-            &["unknown unknown", "info kubeletTerminates"],
+            "unknown unknown",
         ),
         (
             "object not read: nothing is concluded about its finalizers",
             reported,
             |it| it.object_unread = not_shown(),
-            &["unknown unknown", "info kubeletTerminates"],
+            "unknown unknown",
         ),
     ];
     let now = NOW.parse().unwrap();
@@ -710,7 +643,15 @@ fn causes_follow_from_facts() {
         let causes = diagnose(&facts, now);
         let mut found = kinds(&causes);
         // Within a severity the order is that of the teardown; information comes last.
-        let mut expected: Vec<String> = expected.iter().map(ToString::to_string).collect();
+        let mut expected: Vec<String> = expected
+            .split(", ")
+            .filter(|it| !it.is_empty())
+            .map(str::to_owned)
+            .collect();
+        let is_by_kubelet = matches!(facts.terminated_by, TerminatedBy::Kubelet(_));
+        if is_by_kubelet && facts.view.deletion.is_some() && !facts.view.mirror {
+            expected.push("info kubeletTerminates".to_owned());
+        }
         let severity = |line: &String| line.split(' ').next().unwrap().to_owned();
         assert_eq!(
             found.iter().map(severity).collect::<Vec<_>>(),
@@ -748,7 +689,7 @@ fn remedies_name_the_one_who_acts() {
         facts.terminated_by = terminated_by.clone();
         let causes = diagnose(&facts, NOW.parse().unwrap());
         let stuck = [Severity::Blocking, Severity::Waiting];
-        let of_pod = |it: &&Cause| stuck.contains(&it.severity) && !matches!(it.kind, CauseKind::AgentBlocked { .. });
+        let of_pod = |it: &&Cause| stuck.contains(&it.severity) && it.kind != CauseKind::AgentBlocked;
         let remedies: Vec<_> = causes.iter().filter(of_pod).map(|cause| &cause.remedy).collect();
         assert!(!remedies.is_empty());
         for remedy in remedies {
@@ -785,7 +726,7 @@ fn what_still_runs_is_named_with_its_cgroup_and_with_a_kill_that_is_due() {
     );
     let pause = named(42, "pause", "/kubepods");
     facts.named.processes.insert("sandbox-0".to_owned(), pause);
-    let lives = "sandbox sandbox-0 is not stopped: its process 42 \"pause\" runs in cgroup /kubepods";
+    let lives = "sandbox sandbox-0 is not stopped: its process 42 \"pause\" in cgroup /kubepods runs";
     assert_eq!(messages(&facts), [format!("{lives}{kill}")]);
 }
 
@@ -814,7 +755,7 @@ fn no_fact_that_could_not_be_read_leads_to_another_conclusion() {
 #[test]
 fn control_characters_of_processes_are_escaped() {
     let mut facts = running();
-    let process = &mut facts.cgroups.as_mut().unwrap().processes.as_mut().unwrap().all[0];
+    let process = &mut processes(&mut facts)[0];
     process.command = "a\u{1b}[2J\nb".to_owned();
     process.sigterm = SigtermHandling::Ignored;
     let causes = diagnose(&facts, NOW.parse().unwrap());
@@ -830,9 +771,7 @@ fn grace_period_runs_from_the_moment_when_this_agent_begins() {
         facts.terminated_by = terminated_by;
         facts.grace.used = used.map(Duration::from_secs);
         let causes = diagnose(&facts, NOW.parse().unwrap());
-        let grace = causes
-            .into_iter()
-            .find(|cause| matches!(cause.kind, CauseKind::GracePeriod { .. }));
+        let grace = causes.into_iter().find(|cause| cause.kind == CauseKind::GracePeriod);
         grace.map(|cause| cause.message)
     };
     let paused = || TerminatedBy::Blocked("paused".to_owned());
@@ -854,4 +793,69 @@ fn grace_period_runs_from_the_moment_when_this_agent_begins() {
         assert_eq!(message(terminated_by, used).as_deref(), Some(expected));
     }
     assert_eq!(message(paused(), Some(30)), None, "it has expired");
+}
+
+#[test]
+fn users_of_a_mount_are_named_with_their_pods_and_as_outside_only_if_the_pods_own_are_known() {
+    let message = |change: fn(&mut Facts)| {
+        let mut facts = reported();
+        mount(&mut facts, "tmpfs", false, &[99]);
+        change(&mut facts);
+        let mut causes = diagnose(&facts, NOW.parse().unwrap()).into_iter();
+        causes.find(|it| it.kind == CauseKind::MountBusy).unwrap().message
+    };
+    let more = |facts: &mut Facts| facts.cgroups.as_mut().unwrap().processes.as_mut().unwrap().more = 1;
+    let user = "by process 99 \"tail\"";
+    let outside = format!("mount /pods/u1/volumes/v is in use outside of the pod {user}");
+    let unclear = format!("mount /pods/u1/volumes/v is in use {user}; whether they are the pod's own is not known");
+    assert_eq!(message(|_| {}), outside);
+    assert_eq!(message(more), outside);
+    assert_eq!(message(|it| it.runtime = Err("no".to_owned())), outside);
+    assert_eq!(
+        message(|it| {
+            it.runtime = Err("no".to_owned());
+            it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().more = 1;
+        }),
+        unclear
+    );
+    assert_eq!(
+        message(|it| (it.runtime, it.cgroups) = (Err("no".to_owned()), Err("no".to_owned()))),
+        unclear
+    );
+    let with_pod = message(|it| drop(it.pods.insert(99, "shop/web".to_owned())));
+    assert_eq!(with_pod, format!("{outside} of pod shop/web"));
+}
+
+#[test]
+fn volume_of_an_uninstalled_csi_driver_has_its_commands_in_their_order() {
+    let remedy_of = |kind, mounted: &[&str], terminated_by: TerminatedBy| {
+        let mut facts = exited();
+        facts.terminated_by = terminated_by;
+        facts.drivers = Ok(vec![MissingDriver {
+            kind,
+            mounted: mounted.iter().map(|&path| path.to_owned()).collect(),
+            ..missing_driver(true)
+        }]);
+        let mut causes = diagnose(&facts, NOW.parse().unwrap()).into_iter();
+        causes.find(|it| it.kind == CauseKind::DriverMissing).unwrap().remedy
+    };
+    let text = remedy_of(Kind::Csi, &["/pods/u/mount", "/csi/globalmount"], TerminatedBy::Agent);
+    let commands = "umount /pods/u/mount && umount /csi/globalmount && pod-teardown approve pod/shop/db-0";
+    assert!(text.ends_with(commands), "{text}");
+    let text = remedy_of(Kind::Csi, &[], TerminatedBy::Agent);
+    assert!(
+        text.ends_with("never returns: pod-teardown approve pod/shop/db-0"),
+        "{text}"
+    );
+    // Neither has an approval.
+    for (kind, terminated_by) in [
+        (Kind::Dra, TerminatedBy::Agent),
+        (Kind::Csi, TerminatedBy::Kubelet("pid 7".to_owned())),
+    ] {
+        let text = remedy_of(kind, &["/m"], terminated_by);
+        assert!(
+            text.contains("start the driver's pod") && !text.contains("approve"),
+            "{text}"
+        );
+    }
 }

@@ -1,68 +1,127 @@
-//! Facts for a plan. A fact that could not be read has the reason instead.
+//! What a plan is made of. Only reads, each with a limit of time, and all with one deadline. The steps read what only they need.
 
-use std::{sync::Arc, time::Duration};
+use jiff::Timestamp;
+use tokio::sync::OnceCell;
 
+use super::model::PlannedAction;
 use crate::{
-    model::{pod::PodView, termination::Terminator},
+    journal::PodEntry,
+    model::{
+        failure::{Failure, first_message},
+        pod::PodView,
+        step::Step,
+    },
     node::cri::types::RuntimePod,
-    teardown::{dependents::Dependents, grace::OwnGrace, journal::PodEntry, volumes::PlannedVolume},
+    teardown::{
+        bounded_read::{Fact, READ_LIMIT, Reads},
+        context::Context,
+        evidence,
+        grace::OwnGrace,
+        locate, volumes,
+    },
 };
 
-/// Facts about one pod.
-#[derive(Debug, Clone)]
+/// Actions by step, in the order of their steps.
+pub type Planned = Vec<(Step, Vec<PlannedAction>)>;
+
+/// Facts about one pod. A fact that could not be read has the reason instead.
 pub struct PlanFacts {
-    /// The pod, with its object if that could be read.
-    pub view: Arc<PodView>,
-    /// Why the object could not be read now.
-    pub object_unread: Option<String>,
-    /// Why nothing may be touched now.
-    pub blocked: Vec<String>,
+    /// The pod and its node.
+    pub reads: Reads,
     /// What the journal has of it.
     pub entry: Option<PodEntry>,
-    /// The process that terminates it now.
-    pub terminator: Terminator,
     /// This agent's grace period.
     pub grace: OwnGrace,
-    /// The terminating pods that need it as a driver or a node service; `None` if it is neither.
-    pub dependents: Result<Option<Dependents>, String>,
-    /// How long it waits for them.
-    pub driver_hold: Duration,
+    pub now: Timestamp,
+    runtime: OnceCell<Fact<RuntimePod>>,
+    may_hold_attached: OnceCell<bool>,
+}
+
+// === impl PlanFacts ===
+
+impl PlanFacts {
+    pub fn new(reads: Reads) -> Self {
+        let (context, view) = (&reads.context, &reads.view);
+        let entry = context.journal.pod(&view.pod.uid);
+        Self {
+            grace: OwnGrace::new(view, entry.as_ref(), &context.node.clock.now()),
+            now: context.node.clock.wall().now(),
+            entry,
+            reads,
+            runtime: OnceCell::new(),
+            may_hold_attached: OnceCell::new(),
+        }
+    }
+
     /// The pod in the runtime.
-    pub runtime: Result<RuntimePod, String>,
-    /// Name of the runtime.
-    pub runtime_name: String,
-    /// Its prepared claims.
-    pub claims: Result<Vec<ClaimFacts>, String>,
-    /// Its volumes, and how they are torn down.
-    pub volumes: Result<Vec<PlannedVolume>, String>,
-    /// A volume of it may be attached to this node by a controller.
-    pub may_hold_attached: bool,
-    /// Its cgroups, one path for each hierarchy.
-    pub cgroups: Result<Vec<CgroupFacts>, String>,
-    /// The file with its user IDs, if the teardown removes one.
-    pub user_ids: Result<Option<String>, String>,
-    /// Its directory, if that exists.
-    pub directory: Result<Option<String>, String>,
-    /// Its log directory, if that exists.
-    pub logs: Result<Option<String>, String>,
+    pub async fn runtime(&self) -> &Fact<RuntimePod> {
+        let Reads { context, view, .. } = &self.reads;
+        let read = async || {
+            self.reads
+                .in_time(context.node.cri.pod(view.pod.uid.as_str(), READ_LIMIT))
+                .await
+        };
+        self.runtime.get_or_init(read).await
+    }
+
+    /// Whether a volume of it may be attached to this node by a controller. If that is not known, it may.
+    pub async fn may_hold_attached(&self) -> bool {
+        let read = async || {
+            let read = self.reads.on_node(|context, view| {
+                let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+                Ok(view.attachable_volumes || volumes::may_hold_attached(&dir, &context.node.storage.mounts))
+            });
+            read.await.unwrap_or(true)
+        };
+        *self.may_hold_attached.get_or_init(read).await
+    }
+
+    /// Why runtime, cgroups and directories do not agree; empty if they do, or the runtime cannot be read.
+    pub async fn disagreement(&self) -> Vec<String> {
+        let Ok(pod) = self.runtime().await.clone() else {
+            return Vec::new();
+        };
+        let check = self
+            .reads
+            .on_node(move |context, view| Ok(evidence::check_agreement(context, view, Step::Term, &pod)));
+        match check.await {
+            Ok(Ok(())) => Vec::new(),
+            Ok(Err(failures)) => failures.iter().map(Failure::to_string).collect(),
+            Err(why) => vec![format!(
+                "whether runtime, cgroups and directories agree is not known: {why}"
+            )],
+        }
+    }
+
+    /// The actions that follow from the pod in the runtime.
+    pub async fn of_runtime(&self, actions: impl FnOnce(&RuntimePod) -> Vec<PlannedAction>) -> Vec<PlannedAction> {
+        let runtime = self.runtime().await.as_ref();
+        known_or_not(
+            "the pod in the container runtime",
+            runtime.map(actions).map_err(Clone::clone),
+        )
+    }
+
+    /// The actions that follow from files of the node. `what` names these.
+    pub async fn on_node(
+        &self,
+        what: &str,
+        read: impl FnOnce(&Context, &PodView) -> Fact<Vec<PlannedAction>> + Send + 'static,
+    ) -> Vec<PlannedAction> {
+        known_or_not(what, self.reads.on_node(read).await)
+    }
+
+    /// The actions that follow from another read.
+    pub async fn of(&self, what: &str, read: impl Future<Output = Fact<Vec<PlannedAction>>>) -> Vec<PlannedAction> {
+        known_or_not(what, self.reads.in_time(read).await)
+    }
 }
 
-/// A cgroup in one hierarchy.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct CgroupFacts {
-    /// Its path in each hierarchy.
-    pub cgroup: String,
-    /// Its path on this node.
-    pub path: String,
-}
-
-/// A prepared claim.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ClaimFacts {
-    /// `NAMESPACE/NAME`.
-    pub claim: String,
-    /// Drivers that unprepare it.
-    pub drivers: Vec<String>,
-    /// UID of another pod that uses it.
-    pub used_by: Option<String>,
+/// The actions; if a fact could not be read, that they are not known.
+fn known_or_not(what: &str, actions: Fact<Vec<PlannedAction>>) -> Vec<PlannedAction> {
+    actions.unwrap_or_else(|why| {
+        vec![PlannedAction::NotKnown {
+            fact: format!("{what}: {why}"),
+        }]
+    })
 }

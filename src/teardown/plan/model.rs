@@ -2,11 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::status::PlannedStatus;
 use crate::model::{step::Step, termination::GraceStart};
 
 /// What a teardown of a pod would do now.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct Plan {
@@ -45,22 +44,10 @@ impl Plan {
     /// The plan for a deleted pod, with one step.
     pub fn sample(step: Step, actions: Vec<PlannedAction>) -> Self {
         Self {
-            namespace: "shop".to_owned(),
-            name: "db-0".to_owned(),
-            uid: "u1".to_owned(),
             is_deleted: true,
-            is_mirror: false,
-            blocked: Vec::new(),
-            waits_for: None,
             grace_seconds: 30,
-            grace_left_seconds: 30,
-            grace_counted_from: GraceStart::Termination,
-            steps: vec![PlannedStep {
-                step,
-                actions,
-                is_after_unknown: false,
-            }],
-            unknown: Vec::new(),
+            steps: vec![PlannedStep { step, actions }],
+            ..Self::default()
         }
     }
 }
@@ -87,21 +74,17 @@ pub struct PlannedStep {
     pub step: Step,
     /// What it does. Actions of one step run at once unless one names what it waits for.
     pub actions: Vec<PlannedAction>,
-    /// An action before it is not known. The step runs only after all earlier ones have succeeded.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub is_after_unknown: bool,
 }
 
 /// One action.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(tag = "action", rename_all = "camelCase", rename_all_fields = "camelCase")]
+#[expect(missing_docs, reason = "most fields are named as in the object that is touched")]
 pub enum PlannedAction {
     /// Runs a preStop hook.
     RunHook {
-        /// The container.
         container: String,
-        /// Its ID.
         id: String,
         /// `exec`, `httpGet`, `sleep` or `invalid`.
         handler: String,
@@ -110,9 +93,7 @@ pub enum PlannedAction {
     },
     /// `StopContainer`: the stop signal, and SIGKILL after the timeout.
     StopContainer {
-        /// The container.
         container: String,
-        /// Its ID.
         id: String,
         /// Timeout in seconds, if it is called now. The deadline of the pod limits it.
         timeout_seconds: u64,
@@ -121,104 +102,54 @@ pub enum PlannedAction {
         after: Vec<String>,
     },
     /// `StopPodSandbox`.
-    StopSandbox {
-        /// Its ID.
-        id: String,
-    },
-    /// The drivers unprepare a claim.
-    UnprepareClaim {
-        /// `NAMESPACE/NAME`.
-        claim: String,
-        /// The drivers.
-        drivers: Vec<String>,
-    },
-    /// A claim stays prepared, since another pod uses it.
-    KeepClaim {
-        /// `NAMESPACE/NAME`.
-        claim: String,
-        /// UID of that pod.
-        used_by: String,
-    },
+    StopSandbox { id: String },
+    /// The drivers unprepare a claim, named `NAMESPACE/NAME`.
+    UnprepareClaim { claim: String, drivers: Vec<String> },
+    /// A claim stays prepared, since the pod with this UID uses it.
+    KeepClaim { claim: String, used_by: String },
     /// Patches the status.
-    ReportStatus {
-        /// The possible statuses; one if they do not depend on exit codes.
-        outcomes: Vec<PlannedStatus>,
-    },
+    ReportStatus,
     /// Unmounts a file system.
-    Unmount {
-        /// Mount point.
-        path: String,
-        /// Type of file system.
-        fs_type: String,
-    },
+    Unmount { path: String, fs_type: String },
     /// Unmounts the device of a raw block volume for this pod, and detaches its loop device.
-    UnmapDevice {
-        /// The device for this pod.
-        path: String,
-    },
+    UnmapDevice { path: String },
     /// `NodeUnpublishVolume`.
     UnpublishVolume {
         /// The CSI driver; `None` if the kubelet's file does not name it: then it is searched by other means.
         driver: Option<String>,
-        /// The volume's handle.
         handle: Option<String>,
-        /// Its target path.
         target: String,
     },
     /// `NodeUnstageVolume`, unless another pod of the node uses the volume.
     UnstageVolume {
-        /// The CSI driver.
         driver: Option<String>,
-        /// The volume's handle.
         handle: Option<String>,
-        /// Its staging path.
         path: String,
     },
     /// A volume that stays as it is, and blocks the pod.
-    LeaveVolume {
-        /// Its path.
-        path: String,
-        /// Why.
-        why: String,
-    },
+    LeaveVolume { path: String, why: String },
     /// Removes the file with the user IDs of its user namespace: other pods may get these IDs then.
-    ReleaseUserIds {
-        /// Its path.
-        path: String,
-    },
+    ReleaseUserIds { path: String },
     /// Removes a directory.
-    RemoveDirectory {
-        /// Its path.
-        path: String,
-    },
+    RemoveDirectory { path: String },
     /// Kills what is left in a cgroup, and removes it.
     RemoveCgroup {
         /// Its path below the root of its hierarchy: the same in each.
-        #[serde(default)]
         cgroup: String,
-        /// Its path on this node.
-        path: String,
+        /// Its path in each hierarchy of this node.
+        paths: Vec<String>,
     },
     /// `DELETE` of the object, with this UID as precondition and grace period 0.
     DeleteObject {
-        /// The UID.
         uid: String,
         /// Finalizers that keep the object after it.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         kept_by: Vec<String>,
     },
     /// `RemoveContainer`.
-    RemoveContainer {
-        /// The container.
-        container: String,
-        /// Its ID.
-        id: String,
-    },
+    RemoveContainer { container: String, id: String },
     /// `RemovePodSandbox`.
-    RemoveSandbox {
-        /// Its ID.
-        id: String,
-    },
+    RemoveSandbox { id: String },
     /// Actions that are not known, since a fact could not be read.
     NotKnown {
         /// The fact, and why it could not be read.

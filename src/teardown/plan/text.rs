@@ -1,14 +1,11 @@
 //! Formats a plan as numbered steps.
 
-use std::{fmt::Write as _, iter};
+use std::fmt::Write as _;
 
-use super::{
-    model::{Plan, PlannedAction},
-    status::PlannedStatus,
-};
+use super::model::{Plan, PlannedAction};
 use crate::{
-    model::{step::Step, termination::GraceStart},
-    words::{escape_control_chars, some_of},
+    model::termination::GraceStart,
+    words::{escape_control_chars, short_id, some_of},
 };
 
 /// The plan as numbered steps. `is_wide`: with the path of a cgroup in each hierarchy.
@@ -43,8 +40,8 @@ pub fn text(plan: &Plan, is_wide: bool) -> String {
         GraceStart::NotBegun => format!("Grace period {grace}s, not begun by this agent"),
     });
     line(String::new());
-    for (index, (step, words)) in lines(plan, is_wide).into_iter().enumerate() {
-        line(format!("{:>3}. {step:<8} {words}", index + 1));
+    for (index, (step, action)) in plan.actions().enumerate() {
+        line(format!("{:>3}. {step:<8} {}", index + 1, words(action, is_wide)));
     }
     let is_in_steps = |what: &str| {
         let mut actions = plan.actions();
@@ -57,40 +54,8 @@ pub fn text(plan: &Plan, is_wide: bool) -> String {
     out
 }
 
-/// The actions with their steps. A cgroup is one line for all of its hierarchies, unless `is_wide`.
-fn lines(plan: &Plan, is_wide: bool) -> Vec<(Step, String)> {
-    let mut lines = Vec::new();
-    for planned in &plan.steps {
-        let mut actions = planned.actions.iter().peekable();
-        while let Some(action) = actions.next() {
-            let is_same = |next: &&PlannedAction| !is_wide && same_cgroup(action, next);
-            let more = iter::from_fn(|| actions.next_if(is_same)).count();
-            let mut line = match (more, action) {
-                (1.., PlannedAction::RemoveCgroup { cgroup, .. }) => {
-                    format!("remove cgroup {cgroup} in {} hierarchies", more + 1)
-                }
-                _ => words(action),
-            };
-            if planned.is_after_unknown && !matches!(action, PlannedAction::NotKnown { .. }) {
-                line += " (only after all steps above have succeeded)";
-            }
-            lines.push((planned.step, line));
-        }
-    }
-    lines
-}
-
-/// Whether both remove the same cgroup, in two hierarchies. An older agent does not say.
-fn same_cgroup(one: &PlannedAction, other: &PlannedAction) -> bool {
-    match (one, other) {
-        (PlannedAction::RemoveCgroup { cgroup, .. }, PlannedAction::RemoveCgroup { cgroup: next, .. }) => {
-            cgroup == next && !cgroup.is_empty()
-        }
-        _ => false,
-    }
-}
-
-fn words(action: &PlannedAction) -> String {
+/// One arm for each action: long, and without logic.
+fn words(action: &PlannedAction, is_wide: bool) -> String {
     match action {
         PlannedAction::RunHook {
             container,
@@ -110,17 +75,17 @@ fn words(action: &PlannedAction) -> String {
             };
             format!(
                 "stop container {container} ({}), SIGKILL after {timeout_seconds}s{after}",
-                short(id)
+                short_id(id)
             )
         }
-        PlannedAction::StopSandbox { id } => format!("stop sandbox {}", short(id)),
+        PlannedAction::StopSandbox { id } => format!("stop sandbox {}", short_id(id)),
         PlannedAction::UnprepareClaim { claim, drivers } => {
             format!("unprepare claim {claim} by {}", drivers.join(", "))
         }
         PlannedAction::KeepClaim { claim, used_by } => {
             format!("keep claim {claim} prepared: the pod with UID {used_by} uses it")
         }
-        PlannedAction::ReportStatus { outcomes } => report(outcomes),
+        PlannedAction::ReportStatus => "report the status".to_owned(),
         PlannedAction::Unmount { path, fs_type } => format!("unmount {path} ({fs_type})"),
         PlannedAction::UnmapDevice { path } => format!("unmount device {path} and detach its loop device"),
         PlannedAction::UnpublishVolume { driver, handle, target } => format!(
@@ -138,7 +103,10 @@ fn words(action: &PlannedAction) -> String {
             format!("release the user IDs of its user namespace: remove file {path}")
         }
         PlannedAction::RemoveDirectory { path } => format!("remove directory {path}"),
-        PlannedAction::RemoveCgroup { path, .. } => format!("remove cgroup {path}"),
+        PlannedAction::RemoveCgroup { cgroup, paths } => match paths.as_slice() {
+            [_, _, ..] if !is_wide => format!("remove cgroup {cgroup} in {} hierarchies", paths.len()),
+            paths => format!("remove cgroup {}", paths.join(", ")),
+        },
         PlannedAction::DeleteObject { uid, kept_by } => {
             let kept = match kept_by.is_empty() {
                 true => String::new(),
@@ -146,68 +114,26 @@ fn words(action: &PlannedAction) -> String {
             };
             format!("delete the object, grace period 0, precondition UID {uid}{kept}")
         }
-        PlannedAction::RemoveContainer { container, id } => format!("remove container {container} ({})", short(id)),
-        PlannedAction::RemoveSandbox { id } => format!("remove sandbox {}", short(id)),
+        PlannedAction::RemoveContainer { container, id } => format!("remove container {container} ({})", short_id(id)),
+        PlannedAction::RemoveSandbox { id } => format!("remove sandbox {}", short_id(id)),
         PlannedAction::NotKnown { fact } => format!("not known: could not read {fact}"),
     }
-}
-
-/// The status that would be reported; the conditions once, if they do not depend on the exit codes.
-fn report(outcomes: &[PlannedStatus]) -> String {
-    let Some(first) = outcomes.first() else {
-        return "report the status".to_owned();
-    };
-    let has_same_conditions = outcomes.iter().all(|it| conditions(it) == conditions(first));
-    let phases: Vec<String> = outcomes
-        .iter()
-        .map(|it| match has_same_conditions {
-            true => phase(it),
-            false => format!("{} with {}", phase(it), conditions(it)),
-        })
-        .collect();
-    let common = if has_same_conditions {
-        format!("; {}", conditions(first))
-    } else {
-        String::new()
-    };
-    format!("report {}{common}", phases.join(", or "))
-}
-
-fn phase(status: &PlannedStatus) -> String {
-    let reason = status.reason.as_deref().map(|reason| format!(", reason {reason}"));
-    format!(
-        "phase {}{} (exit codes: {})",
-        status.phase.as_deref().unwrap_or("?"),
-        reason.unwrap_or_default(),
-        status.if_exit_codes,
-    )
-}
-
-fn conditions(status: &PlannedStatus) -> String {
-    let conditions = status.conditions.iter().map(|it| format!("{}={}", it.name, it.status));
-    conditions.collect::<Vec<_>>().join(" ")
-}
-
-/// The prefix of an ID that crictl shows.
-fn short(id: &str) -> &str {
-    id.get(..13).unwrap_or(id)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::teardown::plan::{PlannedWait, status::PlannedCondition};
+    use crate::{model::step::Step, teardown::plan::PlannedWait};
 
     fn plan() -> Plan {
-        let cgroup = |hierarchy: &str, pod: &str| PlannedAction::RemoveCgroup {
+        let cgroup = |hierarchies: &[&str], pod: &str| PlannedAction::RemoveCgroup {
             cgroup: format!("kubepods/{pod}"),
-            path: format!("/sys/fs/cgroup/{hierarchy}/kubepods/{pod}"),
+            paths: hierarchies
+                .iter()
+                .map(|it| format!("/sys/fs/cgroup/{it}/kubepods/{pod}"))
+                .collect(),
         };
-        let actions = vec![
-            cgroup("cpu", "podu1"),
-            cgroup("memory", "podu1"),
-            cgroup("cpu", "other"),
-        ];
+        let actions = vec![cgroup(&["cpu", "memory"], "podu1"), cgroup(&["cpu"], "other")];
         Plan::sample(Step::Cgroup, actions)
     }
 
@@ -228,35 +154,31 @@ mod tests {
         assert_eq!(
             steps(true),
             [
-                "remove cgroup /sys/fs/cgroup/cpu/kubepods/podu1",
-                "remove cgroup /sys/fs/cgroup/memory/kubepods/podu1",
+                "remove cgroup /sys/fs/cgroup/cpu/kubepods/podu1, /sys/fs/cgroup/memory/kubepods/podu1",
                 "remove cgroup /sys/fs/cgroup/cpu/kubepods/other",
             ]
         );
     }
 
     #[test]
-    fn two_statuses_are_alternatives_and_common_conditions_stand_once() {
-        let status = |phase: &str, codes: &str, ready: &str| PlannedStatus {
-            if_exit_codes: codes.to_owned(),
-            phase: Some(phase.to_owned()),
-            reason: None,
-            conditions: vec![PlannedCondition {
-                name: "Ready".to_owned(),
-                status: ready.to_owned(),
-                reason: None,
-            }],
-        };
-        let good = status("Succeeded", "all are 0", "False");
-        assert_eq!(
-            report(&[good.clone(), status("Failed", "one is not 0", "False")]),
-            "report phase Succeeded (exit codes: all are 0), or phase Failed (exit codes: one is not 0); Ready=False"
-        );
-        assert_eq!(
-            report(&[good, status("Failed", "one is not 0", "Unknown")]),
-            "report phase Succeeded (exit codes: all are 0) with Ready=False, or phase Failed (exit codes: one is not 0) with \
-             Ready=Unknown"
-        );
+    fn grace_period_is_that_of_the_process_that_terminates_the_pod() {
+        for (counted_from, left, line) in [
+            (GraceStart::NotBegun, 30, "Grace period 30s, not begun by this agent\n"),
+            (GraceStart::Termination, 12, "Grace period 30s, 12s left\n"),
+            (
+                GraceStart::DeleteRequest,
+                20,
+                "Grace period 30s, 20s left, as the kubelet counts it\n",
+            ),
+        ] {
+            let plan = Plan {
+                grace_counted_from: counted_from,
+                grace_left_seconds: left,
+                ..plan()
+            };
+            let text = text(&plan, false);
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]

@@ -1,15 +1,32 @@
-//! The three lists of container statuses (`convertToAPIContainerStatuses`).
+//! The three lists of container statuses (`convertToAPIContainerStatuses`). An entry is made from the newest instances of its
+//! container in the runtime, or from its status in the API if the runtime has none.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use k8s_openapi::api::core::v1::{Container, ContainerStatus, PodSpec, PodStatus};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    PodSpec, PodStatus,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use super::index::{ByName, Instances};
-use super::input::StatusInput;
-use super::restart::is_sidecar;
-use super::slot::{Kind, Slot};
-use super::transition::Rules;
-use super::{absent, instance};
+use super::input::{StatusInput, StatusStage};
+use crate::{
+    model::pod::{Role, STATUS_UNKNOWN, UNKNOWN_EXIT_CODE, is_running, is_sidecar},
+    node::cri::types::{Container as Instance, ContainerState as RuntimeState},
+};
+
+const CRASH_LOOP: &str = "CrashLoopBackOff";
+
+/// A container of the spec, as far as its status depends on it.
+#[derive(Debug, Clone, Copy)]
+struct Slot<'a> {
+    role: Role,
+    name: &'a str,
+    image: &'a str,
+    has_startup_probe: bool,
+    has_readiness_probe: bool,
+}
 
 /// All container statuses of a pod: regular and ephemeral ones by name, init containers in the order of the spec.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -19,98 +36,101 @@ pub(super) struct Lists {
     pub ephemeral: Vec<ContainerStatus>,
 }
 
-/// The three lists of a pod's status.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum List {
-    Regular,
-    Init,
-    Ephemeral,
+/// Instances of each container in the runtime, newest first.
+struct Instances<'a> {
+    by_name: HashMap<&'a str, Vec<&'a Instance>>,
+    /// A regular container was created, so initialization is complete.
+    any_regular: bool,
 }
 
-// === impl Kind ===
-
-impl Kind {
-    fn list(self) -> List {
-        match self {
-            Self::Regular => List::Regular,
-            Self::Init | Self::Sidecar => List::Init,
-            Self::Ephemeral => List::Ephemeral,
-        }
-    }
+/// The entries of a status by name. A pod may have thousands: linear searches of one list for each entry of another would take
+/// seconds. In an invalid pod, whose names are not unique, the first one counts.
+pub(super) fn entries_by_name(list: &[ContainerStatus]) -> HashMap<&str, &ContainerStatus> {
+    list.iter().rev().map(|it| (&*it.name, it)).collect()
 }
 
-// === impl List ===
+/// Whether the container runs, or has run before.
+pub(super) fn has_started(entry: &ContainerStatus) -> bool {
+    let states = [&entry.state, &entry.last_state].into_iter().flatten();
+    states
+        .into_iter()
+        .any(|state| state.running.is_some() || state.terminated.is_some())
+}
 
-impl List {
-    /// In the order of their discriminants.
-    const ALL: [Self; 3] = [Self::Regular, Self::Init, Self::Ephemeral];
-
-    fn statuses(self, api: &PodStatus) -> &[ContainerStatus] {
-        let list = match self {
-            Self::Regular => &api.container_statuses,
-            Self::Init => &api.init_container_statuses,
-            Self::Ephemeral => &api.ephemeral_container_statuses,
-        };
-        list.as_deref().unwrap_or_default()
-    }
+pub(super) fn has_exited(entry: &ContainerStatus) -> bool {
+    entry.state.as_ref().is_some_and(|state| state.terminated.is_some())
 }
 
 /// One entry for each container of the spec. Other containers are not reported.
-pub(super) fn lists(input: &StatusInput<'_>, api: &PodStatus) -> Lists {
-    let mut lists = Lists::default();
-    let Some(spec) = &input.pod.spec else { return lists };
+pub(super) fn lists(input: &StatusInput<'_>, spec: &PodSpec, api: &PodStatus) -> Lists {
     let known = Input {
         input,
         spec,
         instances: Instances::observed(input, spec),
-        rules: Rules::from_spec(spec),
     };
-    let before = List::ALL.map(|list| ByName::entries(list.statuses(api)));
-    let mut seen = HashSet::new();
-    for slot in slots(spec) {
-        let list = slot.kind.list();
-        if !seen.insert((list, slot.name)) {
-            continue;
-        }
-        let entry = known.entry(&slot, before[list as usize].get(slot.name));
-        match list {
-            List::Regular => lists.regular.push(entry),
-            List::Init => lists.init.push(entry),
-            List::Ephemeral => lists.ephemeral.push(entry),
-        }
-    }
+    let init = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .map(|container| match is_sidecar(container) {
+            true => Slot::of(Role::Sidecar, container),
+            false => Slot::of(Role::Init, container),
+        });
+    let regular = spec
+        .containers
+        .iter()
+        .map(|container| Slot::of(Role::Regular, container));
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| Slot {
+        role: Role::Ephemeral,
+        name: &container.name,
+        image: container.image.as_deref().unwrap_or_default(),
+        has_startup_probe: false,
+        has_readiness_probe: false,
+    });
+    let mut lists = Lists {
+        init: known.entries(init, api.init_container_statuses.as_deref()),
+        regular: known.entries(regular, api.container_statuses.as_deref()),
+        ephemeral: known.entries(ephemeral, api.ephemeral_container_statuses.as_deref()),
+    };
     lists.regular.sort_by(|a, b| a.name.cmp(&b.name));
     lists.ephemeral.sort_by(|a, b| a.name.cmp(&b.name));
     lists
 }
 
-fn slots(spec: &PodSpec) -> impl Iterator<Item = Slot<'_>> {
-    fn slot(kind: Kind, container: &Container) -> Slot<'_> {
-        Slot {
-            kind,
+// === impl Lists ===
+
+impl Lists {
+    /// Terminates all entries that are not, after the cleanup (the status manager's `TerminatePod`): init containers up to the last
+    /// one that has started, at least one (`initializedContainers`), and regular ones if the pod was initialized. Ephemeral
+    /// containers stay unchanged.
+    pub fn terminate_remaining(&mut self, is_initialized: bool) {
+        let terminate = |entry: &mut ContainerStatus| {
+            if !has_exited(entry) {
+                let message = "Nothing was left of the container when the pod was taken down";
+                entry.state = Some(unknown_exit_state(message, entry.container_id.clone()));
+                (entry.ready, entry.started) = (false, Some(false));
+            }
+        };
+        if is_initialized {
+            self.regular.iter_mut().for_each(terminate);
+        }
+        let tried = self.init.iter().rposition(has_started).map_or(1, |last| last + 1);
+        self.init.iter_mut().take(tried).for_each(terminate);
+    }
+}
+
+// === impl Slot ===
+
+impl<'a> Slot<'a> {
+    fn of(role: Role, container: &'a Container) -> Self {
+        Self {
+            role,
             name: &container.name,
             image: container.image.as_deref().unwrap_or_default(),
             has_startup_probe: container.startup_probe.is_some(),
             has_readiness_probe: container.readiness_probe.is_some(),
         }
     }
-    let init = spec.init_containers.iter().flatten().map(|container| {
-        let kind = if is_sidecar(container) {
-            Kind::Sidecar
-        } else {
-            Kind::Init
-        };
-        slot(kind, container)
-    });
-    let regular = spec.containers.iter().map(|container| slot(Kind::Regular, container));
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| Slot {
-        kind: Kind::Ephemeral,
-        name: &container.name,
-        image: container.image.as_deref().unwrap_or_default(),
-        has_startup_probe: false,
-        has_readiness_probe: false,
-    });
-    init.chain(regular).chain(ephemeral)
 }
 
 /// Input of all entries.
@@ -118,47 +138,305 @@ struct Input<'a> {
     input: &'a StatusInput<'a>,
     spec: &'a PodSpec,
     instances: Instances<'a>,
-    rules: Rules<'a>,
 }
 
 impl Input<'_> {
+    /// One entry for each name.
+    fn entries<'s>(
+        &self,
+        slots: impl Iterator<Item = Slot<'s>>,
+        before: Option<&[ContainerStatus]>,
+    ) -> Vec<ContainerStatus> {
+        let before = entries_by_name(before.unwrap_or_default());
+        let mut seen = HashSet::new();
+        let slots = slots.filter(|slot| seen.insert(slot.name));
+        slots
+            .map(|slot| self.entry(&slot, before.get(slot.name).copied()))
+            .collect()
+    }
+
     /// The entry of a container: from its newest instances, or from the API if the runtime has none.
     fn entry(&self, slot: &Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
-        let Self {
-            input,
-            spec,
-            instances,
-            rules,
-        } = self;
+        let Self { input, spec, instances } = self;
         let named = instances.named(slot.name);
         let newest = named
             .first()
-            .filter(|newest| !instance::is_of_an_earlier_run(input, newest, previous));
+            .filter(|newest| !is_of_an_earlier_run(input, newest, previous));
         let mut entry = match newest {
-            Some(newest) => instance::entry(input, slot, previous, newest, named.get(1).copied()),
-            None => absent::entry(input, spec, instances, slot, previous),
+            Some(newest) => present_entry(input, slot, previous, newest, named.get(1).copied()),
+            None => absent_entry(input, spec, instances, slot, previous),
         };
         if let Some(previous) = previous {
-            carry_over(&mut entry, previous);
-            if !rules.is_legal(slot.kind, previous, &entry) {
-                // The kubelet drops the whole update in this case, which can block the final delete forever.
+            entry.restart_count = entry.restart_count.max(previous.restart_count);
+            let is_later_run = entry.container_id != previous.container_id && self.may_run_again(slot, previous);
+            if has_exited(previous) && !has_exited(&entry) && !is_later_run {
                 entry = previous.clone();
             }
         }
-        instance::set_readiness(&mut entry, slot, previous);
+        set_readiness(&mut entry, slot, previous);
         entry
+    }
+
+    /// Whether a container that the API shows as terminated may run. The API server rejects the whole status if its restart policy
+    /// forbids that (`ValidateContainerStateTransition`). If it runs, that must be shown: a controller detaches the volumes of a pod
+    /// in which nothing runs.
+    fn may_run_again(&self, slot: &Slot<'_>, previous: &ContainerStatus) -> bool {
+        let end = previous.state.as_ref().and_then(|state| state.terminated.as_ref());
+        match (slot.role, self.spec.restart_policy.as_deref()) {
+            (Role::Ephemeral, _) => false,
+            (Role::Sidecar, _) | (_, None | Some("Always")) => true,
+            (_, Some("OnFailure")) => end.is_some_and(|end| end.exit_code != 0),
+            (_, Some(_)) => false,
+        }
     }
 }
 
-/// Fields of others in an entry, or of the kubelet that only it can compute, stay unchanged.
-fn carry_over(entry: &mut ContainerStatus, previous: &ContainerStatus) {
-    entry.restart_count = entry.restart_count.max(previous.restart_count);
-    entry.resources.clone_from(&previous.resources);
-    entry.allocated_resources.clone_from(&previous.allocated_resources);
+// === impl Instances ===
+
+impl<'a> Instances<'a> {
+    /// The instances of this pod.
+    fn observed(input: &StatusInput<'a>, spec: &PodSpec) -> Self {
+        let mut by_name = HashMap::<&str, Vec<&Instance>>::new();
+        for instance in &input.observed.containers {
+            by_name.entry(&instance.name).or_default().push(instance);
+        }
+        let mut instances = Self {
+            by_name,
+            any_regular: false,
+        };
+        let was_created = |container: &Container| {
+            let newest = instances.named(&container.name).first();
+            newest.is_some_and(|instance| instance.state != RuntimeState::Unknown)
+        };
+        instances.any_regular = spec.containers.iter().any(was_created);
+        instances
+    }
+
+    /// The instances of this container.
+    fn named(&self, name: &str) -> &[&'a Instance] {
+        self.by_name.get(name).map(Vec::as_slice).unwrap_or_default()
+    }
+}
+
+/// The newest instance is the state, the one before it the last state.
+fn present_entry(
+    input: &StatusInput<'_>,
+    slot: &Slot<'_>,
+    previous: Option<&ContainerStatus>,
+    newest: &Instance,
+    older: Option<&Instance>,
+) -> ContainerStatus {
+    let image = Some(&*newest.image).filter(|image| !image.is_empty());
+    ContainerStatus {
+        container_id: Some(api_id(input, newest)),
+        image: image.unwrap_or(slot.image).to_owned(),
+        image_id: newest.image_ref.clone(),
+        last_state: last_state(input, previous, newest, older),
+        name: slot.name.to_owned(),
+        restart_count: newest.restart_count.max(0),
+        state: Some(state(input, previous, newest)),
+        ..Default::default()
+    }
+}
+
+/// Whether the API had a later run of this container, which the runtime has lost. The exit code of an earlier run must not be
+/// used for it.
+fn is_of_an_earlier_run(input: &StatusInput<'_>, instance: &Instance, previous: Option<&ContainerStatus>) -> bool {
+    previous.is_some_and(|previous| {
+        instance.state == RuntimeState::Exited
+            && instance.restart_count < previous.restart_count
+            && previous
+                .container_id
+                .as_deref()
+                .is_some_and(|id| !id.is_empty() && id != api_id(input, instance))
+    })
+}
+
+/// `started` and `ready`. Without own probes a running container keeps its values in the API: the teardown does not make it
+/// unready.
+fn set_readiness(entry: &mut ContainerStatus, slot: &Slot<'_>, previous: Option<&ContainerStatus>) {
+    let runs = is_running(entry);
+    let end = entry.state.as_ref().and_then(|state| state.terminated.as_ref());
+    let same_run = previous.filter(|previous| previous.container_id == entry.container_id && is_running(previous));
+    let was_started = same_run.and_then(|same| same.started);
+    let started = runs && was_started.unwrap_or(!slot.has_startup_probe);
+    match slot.role {
+        // They have no probes. The kubelet leaves both fields unchanged.
+        Role::Ephemeral => {
+            entry.started = same_run.filter(|_| runs).and_then(|same| same.started);
+            entry.ready = same_run.is_some_and(|same| runs && same.ready);
+        }
+        Role::Init => {
+            entry.ready = end.is_some_and(|end| end.exit_code == 0);
+            entry.started = Some(started);
+        }
+        Role::Regular | Role::Sidecar => {
+            entry.started = Some(started);
+            entry.ready = started && same_run.map_or(!slot.has_readiness_probe, |same| same.ready);
+        }
+    }
+}
+
+fn state(input: &StatusInput<'_>, previous: Option<&ContainerStatus>, instance: &Instance) -> ContainerState {
+    // A terminated container stays terminated, even if the runtime has lost its exit code.
+    let same = previous.filter(|previous| previous.container_id.as_deref() == Some(&api_id(input, instance)));
+    let known = same.and_then(|same| same.state.as_ref());
+    let known_end = known.filter(|state| state.terminated.is_some());
+    let known_running = known.filter(|state| state.running.is_some()).cloned();
+    match instance.state {
+        RuntimeState::Running if instance.is_unread => known_running.unwrap_or_else(|| running(None)),
+        RuntimeState::Created => known_end.cloned().unwrap_or_else(|| waiting(None)),
+        RuntimeState::Running => running(instance.started_at),
+        RuntimeState::Exited if !instance.is_unread => terminated_state(end(input, instance)),
+        RuntimeState::Exited | RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match input.stage {
+            // It may run: no exit is reported before its stop. The kubelet reports 137 at once.
+            StatusStage::Terminating => known_running.unwrap_or_else(|| waiting(None)),
+            StatusStage::Stopped | StatusStage::Terminated => {
+                let message = "The runtime did not report how the container terminated";
+                unknown_exit_state(message, Some(api_id(input, instance)))
+            }
+        }),
+    }
+}
+
+/// The instance before the newest, else the last state in the API.
+fn last_state(
+    input: &StatusInput<'_>,
+    previous: Option<&ContainerStatus>,
+    newest: &Instance,
+    older: Option<&Instance>,
+) -> Option<ContainerState> {
+    if let Some(older) = older.filter(|older| older.state == RuntimeState::Exited && !older.is_unread) {
+        return Some(terminated_state(end(input, older)));
+    }
+    let previous = previous?;
+    match has_exited(previous) && previous.container_id.as_deref() != Some(&api_id(input, newest)) {
+        true => previous.state.clone(),
+        false => previous.last_state.clone(),
+    }
+}
+
+fn running(started_at: Option<Timestamp>) -> ContainerState {
+    ContainerState {
+        running: Some(ContainerStateRunning {
+            started_at: started_at.map(Time),
+        }),
+        ..Default::default()
+    }
+}
+
+fn end(input: &StatusInput<'_>, instance: &Instance) -> ContainerStateTerminated {
+    // Like the kubelet: 1970 if the runtime has no time, as for a container that never started, and no times for an unknown exit.
+    let is_unknown = instance.reason == STATUS_UNKNOWN;
+    let time = |time: Option<Timestamp>| time.or((!is_unknown).then_some(Timestamp::UNIX_EPOCH)).map(Time);
+    ContainerStateTerminated {
+        container_id: Some(api_id(input, instance)),
+        exit_code: instance.exit_code,
+        finished_at: time(instance.finished_at),
+        message: joined(&instance.message, input.messages.get(&instance.id)),
+        reason: Some(instance.reason.clone()).filter(|reason| !reason.is_empty()),
+        signal: None,
+        started_at: time(instance.started_at),
+    }
+}
+
+fn api_id(input: &StatusInput<'_>, instance: &Instance) -> String {
+    format!("{}://{}", input.runtime_name, instance.id)
+}
+
+/// The entry of a container that the runtime does not have.
+fn absent_entry(
+    input: &StatusInput<'_>,
+    spec: &PodSpec,
+    instances: &Instances<'_>,
+    slot: &Slot<'_>,
+    previous: Option<&ContainerStatus>,
+) -> ContainerStatus {
+    let is_stopped = input.stage != StatusStage::Terminating;
+    let (shown, last) = previous.map_or((None, None), |it| (it.state.clone(), it.last_state.clone()));
+    let shown = shown.unwrap_or_default();
+    let (is_running, is_exited) = (shown.running.is_some(), shown.terminated.is_some());
+    let crashed = last.as_ref().and_then(|last| last.terminated.as_ref());
+    // A crash loop ends with its last exit, unless that was a success, which is not certain.
+    let is_crash = shown.waiting.as_ref().and_then(|it| it.reason.as_deref()) == Some(CRASH_LOOP)
+        && crashed.is_some_and(|exit| exit.exit_code != 0);
+    // The kubelet drops the IDs of a lost container. They are needed to search the logs.
+    let mut entry = match previous.filter(|previous| previous.container_id.is_some()) {
+        Some(previous) => previous.clone(),
+        None => ContainerStatus {
+            name: slot.name.to_owned(),
+            image: slot.image.to_owned(),
+            ..Default::default()
+        },
+    };
+    (entry.state, entry.last_state) = match () {
+        // A runtime that was queried too early can still correct it.
+        () if is_exited || is_running && !is_stopped => (Some(shown), last),
+        // An init container without a record has succeeded if a regular container was created after it.
+        () if slot.role == Role::Init && instances.any_regular => (Some(inferred_success()), last),
+        () if is_running => {
+            let message = "The runtime no longer knew the container when the pod was taken down; it was running before";
+            (Some(unknown_exit_state(message, entry.container_id.clone())), last)
+        }
+        () if is_crash && is_stopped => (last, None),
+        // The kubelet keeps the reason of a failed start in memory. This agent takes it from the API.
+        () if shown.waiting.is_some() => (Some(shown), last),
+        () => (Some(waiting(Some(default_reason(spec)))), last),
+    };
     entry
-        .allocated_resources_status
-        .clone_from(&previous.allocated_resources_status);
-    entry.volume_mounts.clone_from(&previous.volume_mounts);
-    entry.user.clone_from(&previous.user);
-    entry.stop_signal.clone_from(&previous.stop_signal);
+}
+
+fn inferred_success() -> ContainerState {
+    let message = "The runtime has no record of it, but the pod was initialized, so it must have succeeded";
+    terminated_state(ContainerStateTerminated {
+        exit_code: 0,
+        reason: Some("Completed".into()),
+        message: Some(message.into()),
+        ..Default::default()
+    })
+}
+
+fn default_reason(spec: &PodSpec) -> &'static str {
+    match spec.init_containers.as_ref().is_some_and(|list| !list.is_empty()) {
+        true => "PodInitializing",
+        false => "ContainerCreating",
+    }
+}
+
+fn waiting(reason: Option<&str>) -> ContainerState {
+    ContainerState {
+        waiting: Some(ContainerStateWaiting {
+            reason: reason.map(Into::into),
+            message: None,
+        }),
+        ..Default::default()
+    }
+}
+
+/// The runtime's message, then the container's (`convertToKubeContainerStatus`).
+fn joined(runtime: &str, own: Option<&String>) -> Option<String> {
+    match (runtime, own.map_or("", String::as_str)) {
+        ("", "") => None,
+        ("", own) => Some(own.to_owned()),
+        (runtime, "") => Some(runtime.to_owned()),
+        (runtime, own) => Some(format!("{runtime}: {own}")),
+    }
+}
+
+/// The state of a container whose exit is unknown: no times.
+fn unknown_exit_state(message: &str, container_id: Option<String>) -> ContainerState {
+    terminated_state(ContainerStateTerminated {
+        container_id,
+        exit_code: UNKNOWN_EXIT_CODE,
+        message: Some(message.into()),
+        reason: Some(STATUS_UNKNOWN.into()),
+        ..Default::default()
+    })
+}
+
+fn terminated_state(end: ContainerStateTerminated) -> ContainerState {
+    ContainerState {
+        terminated: Some(end),
+        ..Default::default()
+    }
 }

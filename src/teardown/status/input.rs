@@ -1,13 +1,17 @@
 //! Input of a status.
 
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 
-use super::message::Messages;
 use crate::{
     model::termination::Eviction,
-    node::cri::types::{Container, ContainerState, RuntimePod},
+    node::cri::types::{Container, ContainerState as InstanceState, RuntimePod},
 };
+
+/// Termination messages read from disk, by container ID in the runtime. An empty one equals none.
+pub type Messages = BTreeMap<String, String>;
 
 /// Stage of the teardown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +48,16 @@ pub struct StatusInput<'a> {
 impl StatusInput<'_> {
     /// The stage to report. If a container runs, the pod is not stopped, regardless of the caller (invariant 1).
     pub(super) fn stage(&self) -> StatusStage {
-        let runs = |container: &Container| container.state == ContainerState::Running;
-        if self.observed.containers.iter().any(runs) {
-            StatusStage::Terminating
-        } else {
-            self.stage
+        let runs = |container: &Container| container.state == InstanceState::Running;
+        match self.observed.containers.iter().any(runs) {
+            true => StatusStage::Terminating,
+            false => self.stage,
         }
+    }
+
+    /// Whether the pod has the network of its node.
+    pub(super) fn uses_host_network(&self) -> bool {
+        let spec = self.pod.spec.as_ref();
+        spec.and_then(|spec| spec.host_network).unwrap_or(false)
     }
 }

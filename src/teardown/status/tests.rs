@@ -1,13 +1,8 @@
-//! Claims about the pod status.
+//! The status and its patch, for pods in every state of API and runtime.
 
-mod arbitrary;
 mod conditions;
 mod containers;
 mod fixture;
-mod messages;
 mod patch;
 mod phase;
 mod properties;
-mod strategic_merge;
-mod terminated;
-mod unknown;

@@ -1,60 +1,185 @@
-//! All supported kinds of volumes. A new one is a file beside these and a line in the table.
+//! All supported kinds of volumes, by the name of their plugin's directory.
 
-use std::ffi::OsStr;
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+    sync::Arc,
+};
 
 use super::{
-    kind::{DeviceKind, VolumeKind},
-    storage::Storage,
+    calls::Calls,
+    storage::{Approved, Storage},
 };
-use crate::node::fault::Fault;
+use crate::{
+    node::{
+        fault::Fault,
+        pod_dir::{PodDir, VolumeDir, names},
+    },
+    teardown::on_disk::Work,
+};
 
 pub mod csi;
 mod device;
-mod empty_dir;
 mod local;
-mod network;
-mod wrapped;
+
+use csi::Shape;
+
+/// A kind of volumes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Own(OwnKind),
+    Shared(SharedKind),
+}
+
+/// Volumes of one pod. Mounts at and below all their directories are unmounted together, after their subPath targets. Then
+/// [`Self::remove`] is called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum OwnKind {
+    /// `emptyDir` on disk, in memory or of huge pages. Its data is removed with its pod.
+    EmptyDir,
+    /// On an `emptyDir`, with content from the API server, which may be deleted.
+    Wrapped,
+    /// A network file system. Only the empty mount point is removed.
+    Network,
+}
+
+/// Volumes that pods of a node share, or that a driver has mounted. Each is torn down by itself, and not unmounted before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SharedKind {
+    Local,
+    LocalDevice,
+    Csi,
+    CsiDevice,
+}
 
 /// The table. Volumes of any other plugin stay unchanged, are reported, and block their pod.
-const KINDS: &[&dyn VolumeKind] = &[
-    &empty_dir::EmptyDir,
-    &wrapped::PROJECTED,
-    &wrapped::SECRET,
-    &wrapped::CONFIG_MAP,
-    &wrapped::DOWNWARD_API,
-    &wrapped::GIT_REPO,
-    &local::Local,
-    &network::NFS,
-    &network::CEPH_FS,
-    &network::GLUSTER_FS,
-    &network::AZURE_FILE,
-    &network::QUOBYTE,
-    &csi::Csi,
+const KINDS: &[(&str, Kind)] = &[
+    (names::EMPTY_DIR, Kind::Own(OwnKind::EmptyDir)),
+    // Such as the token volume of every pod.
+    ("kubernetes.io~projected", Kind::Own(OwnKind::Wrapped)),
+    ("kubernetes.io~secret", Kind::Own(OwnKind::Wrapped)),
+    ("kubernetes.io~configmap", Kind::Own(OwnKind::Wrapped)),
+    ("kubernetes.io~downward-api", Kind::Own(OwnKind::Wrapped)),
+    ("kubernetes.io~git-repo", Kind::Own(OwnKind::Wrapped)),
+    (local::PLUGIN, Kind::Shared(SharedKind::Local)),
+    ("kubernetes.io~nfs", Kind::Own(OwnKind::Network)),
+    // Of earlier versions of the kubelet.
+    ("kubernetes.io~cephfs", Kind::Own(OwnKind::Network)),
+    ("kubernetes.io~glusterfs", Kind::Own(OwnKind::Network)),
+    ("kubernetes.io~azure-file", Kind::Own(OwnKind::Network)),
+    ("kubernetes.io~quobyte", Kind::Own(OwnKind::Network)),
+    (names::CSI, Kind::Shared(SharedKind::Csi)),
 ];
 
-/// The table of raw block volumes.
-const DEVICES: &[&dyn DeviceKind] = &[&local::block::Block, &csi::block::Block];
+/// Directories below the kubelet's root with one directory for each raw block volume of this plugin, and below that the directory
+/// with one file for each pod.
+const MAPS: [(&str, &str, &str); 3] = [
+    (local::PLUGIN, local::ALL_MAPS, ""),
+    (names::CSI, csi::BLOCK_VOLUMES, csi::MAPS),
+    (names::CSI, csi::PUBLISHED_DEVICES, ""),
+];
 
 /// The kind of this plugin, if it is supported.
-pub(crate) fn for_plugin(plugin: &OsStr) -> Option<&'static dyn VolumeKind> {
-    KINDS.iter().copied().find(|kind| plugin == kind.plugin())
+pub(super) fn for_plugin(plugin: &OsStr) -> Option<Kind> {
+    KINDS.iter().find(|(name, _)| plugin == *name).map(|(_, kind)| *kind)
 }
 
 /// The kind of raw block volumes of this plugin, if it is supported.
-pub(crate) fn for_device_plugin(plugin: &OsStr) -> Option<&'static dyn DeviceKind> {
-    DEVICES.iter().copied().find(|kind| plugin == kind.plugin())
+pub(super) fn for_device_plugin(plugin: &OsStr) -> Option<SharedKind> {
+    match plugin.to_str() {
+        Some(local::PLUGIN) => Some(SharedKind::LocalDevice),
+        Some(names::CSI) => Some(SharedKind::CsiDevice),
+        _ => None,
+    }
 }
 
-/// All supported kinds of raw block volumes.
-pub(crate) fn devices() -> impl Iterator<Item = &'static dyn DeviceKind> {
-    DEVICES.iter().copied()
+/// Raw block volumes with files for this pod outside of its directory. The kubelet creates the link there last, so a crash may have
+/// left none. Blocks.
+pub(super) fn mapped_for(storage: &Storage, uid: &str) -> Result<Vec<VolumeDir>, Fault> {
+    let mut found = Vec::new();
+    for (plugin, all, maps) in MAPS {
+        for volume in device::map_dirs(&storage.root.path().join(all), maps)? {
+            let (name, dir) = volume?;
+            let plugin = plugin.into();
+            let volume = VolumeDir { plugin, name };
+            if dir.names()?.iter().any(|name| name == uid) && !found.contains(&volume) {
+                found.push(volume);
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// UIDs of pods with a device mounted outside of their directories, including removed pods. Blocks.
 pub fn mapped_pods(storage: &Storage) -> Result<Vec<String>, Fault> {
     let mut pods = Vec::new();
-    for kind in devices() {
-        pods.extend(kind.mapped_pods(storage)?);
+    for (_, all, maps) in MAPS {
+        for volume in device::map_dirs(&storage.root.path().join(all), maps)? {
+            let (_, dir) = volume?;
+            pods.extend(device::Maps(dir.path().to_owned()).holders(storage)?);
+        }
     }
     Ok(pods)
+}
+
+// === impl Kind ===
+
+impl Kind {
+    /// Whether a controller may have attached such a volume to this node, and waits for its unmount.
+    pub fn may_be_attached(self) -> bool {
+        self == Self::Shared(SharedKind::Csi)
+    }
+}
+
+// === impl OwnKind ===
+
+impl OwnKind {
+    /// Name of the directory below `plugins/kubernetes.io~empty-dir` with the marker of a complete volume.
+    pub fn marker(self, volume: &OsStr) -> Option<OsString> {
+        match self {
+            Self::EmptyDir => Some(volume.to_owned()),
+            Self::Wrapped => Some([OsStr::new(names::WRAPPED), volume].into_iter().collect()),
+            Self::Network => None,
+        }
+    }
+
+    /// Removes the volume's directory, which has no mounts. Its content may be data, and is removed only if it belongs to the pod
+    /// alone.
+    pub fn remove(self, work: &mut Work<'_>, volume: &VolumeDir) {
+        let plugin = Path::new(names::VOLUMES).join(&volume.plugin);
+        match self {
+            Self::EmptyDir | Self::Wrapped => work.remove_trees(plugin, [&volume.name]),
+            Self::Network => work.remove_empty(plugin, &volume.name),
+        }
+    }
+}
+
+// === impl SharedKind ===
+
+impl SharedKind {
+    /// What [`Self::tear_down`] would call. Reads files of the kubelet only. Blocks.
+    pub fn planned(self, storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<Calls, Fault> {
+        match self {
+            Self::Local => local::planned(storage, pod, volume),
+            Self::LocalDevice => Ok(local::planned_device(storage, pod, volume)),
+            Self::Csi => csi::planned(storage, pod, volume, Shape::FileSystem),
+            Self::CsiDevice => csi::planned(storage, pod, volume, Shape::Block),
+        }
+    }
+
+    /// Tears down the volume. It may be repeated.
+    pub async fn tear_down(
+        self,
+        storage: &Arc<Storage>,
+        pod: &PodDir,
+        volume: &VolumeDir,
+        approved: &Approved,
+    ) -> Result<(), Vec<Fault>> {
+        match self {
+            Self::Local => local::tear_down(storage, pod, volume).await,
+            Self::LocalDevice => local::tear_down_device(storage, pod, volume).await,
+            Self::Csi => csi::tear_down(storage, pod, volume, Shape::FileSystem, approved).await,
+            Self::CsiDevice => csi::tear_down(storage, pod, volume, Shape::Block, approved).await,
+        }
+    }
 }

@@ -2,126 +2,79 @@
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use super::{
-    find_mapped_volumes,
-    planned_teardown::PlannedTeardown,
-    pod_volumes::{self, PodVolumes},
+    calls::Calls,
+    kinds,
+    pod_volumes::{PodVolumes, Volume},
     storage::Storage,
 };
-use crate::node::{fault::Fault, mounts::MountTable, pod_dir::PodDir};
+use crate::{
+    node::{fault::Fault, mounts::MountTable, pod_dir::PodDir},
+    teardown::plan::PlannedAction,
+};
 
-/// A volume, and how it would be torn down.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
+/// A volume, or mounts and a directory without one, and how it would be torn down.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlannedVolume {
-    /// Name of its plugin's directory; empty for mounts and directories without a volume.
-    pub plugin: String,
     /// Name of its directory.
     pub name: String,
-    /// Its directory, or the link of a raw block volume.
-    pub path: String,
-    /// Directory of its subPath targets.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub subpaths: Option<String>,
-    /// Mounts at or below these, in the order of their unmount.
-    pub mounts: Vec<PlannedMount>,
-    /// How.
-    pub teardown: PlannedTeardown,
-}
-
-/// A mount.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct PlannedMount {
-    /// Mount point.
-    pub path: String,
-    /// Type of file system.
-    pub fs_type: String,
-    /// The mounted source.
-    pub source: String,
+    /// What is called for it.
+    pub calls: Calls,
+    /// All actions, in their order.
+    pub actions: Vec<PlannedAction>,
 }
 
 /// The pod's volumes, in the order of their teardown. Blocks.
 pub fn planned(pod: &PodDir, storage: &Storage, table: &MountTable) -> Result<Vec<PlannedVolume>, Fault> {
-    let mapped = find_mapped_volumes(storage, pod.uid())?;
-    let mounts = |paths: &[&Path]| {
-        let mounts = table.mounts_at_or_below(paths).into_iter();
-        let mount = mounts.map(|it| PlannedMount {
-            path: it.path.display().to_string(),
-            fs_type: it.fs_type.to_string_lossy().into_owned(),
-            source: it.source.to_string_lossy().into_owned(),
-        });
-        mount.collect::<Vec<_>>()
+    let mapped = kinds::mapped_for(storage, pod.uid())?;
+    let found = match pod.open()? {
+        Some(dir) => PodVolumes::in_dir(&dir, mapped)?,
+        None => PodVolumes::without_dir(pod, mapped),
     };
-    let text = |path: &Path| path.display().to_string();
-    let Some(dir) = pod.open()? else {
-        let mapped = pod_volumes::one_by_one(mapped).into_iter();
-        let planned = mapped.map(|(volume, kind)| {
-            Ok(PlannedVolume {
-                plugin: volume.plugin.to_string_lossy().into_owned(),
-                name: volume.name.to_string_lossy().into_owned(),
-                path: text(pod.path()),
-                subpaths: None,
-                mounts: Vec::new(),
-                teardown: kind.planned(storage, pod, &volume)?,
-            })
-        });
-        return planned.collect();
-    };
-    let PodVolumes {
-        known,
-        one_by_one,
-        stray,
-        skipped,
-        kept: _,
-    } = PodVolumes::in_dir(&dir, mapped)?;
-    let mut all = Vec::new();
-    for known in &known {
-        all.push(PlannedVolume {
-            plugin: known.volume.plugin.to_string_lossy().into_owned(),
-            name: known.volume.name.to_string_lossy().into_owned(),
-            path: text(&known.path),
-            subpaths: known.subpaths.as_deref().map(text),
-            mounts: mounts(&known.paths()),
-            teardown: PlannedTeardown::Unmount,
-        });
+    let own = found.own.iter();
+    let mut all: Vec<_> = own.map(|it| planned_volume(it, table, Calls::default())).collect();
+    all.extend(
+        found
+            .stray
+            .iter()
+            .map(|path| planned_at(path, &[path], table, Calls::default())),
+    );
+    for shared in &found.shared {
+        let calls = shared.kind.planned(storage, pod, &shared.dir)?;
+        all.push(planned_volume(shared, table, calls));
     }
-    for path in &stray {
-        all.push(PlannedVolume {
-            plugin: String::new(),
-            name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            path: text(path),
-            subpaths: None,
-            mounts: mounts(&[path]),
-            teardown: PlannedTeardown::Unmount,
-        });
-    }
-    for single in &one_by_one {
-        let paths: Vec<&Path> = single.subpaths.as_deref().into_iter().chain([&*single.path]).collect();
-        all.push(PlannedVolume {
-            plugin: single.volume.plugin.to_string_lossy().into_owned(),
-            name: single.volume.name.to_string_lossy().into_owned(),
-            path: text(&single.path),
-            subpaths: single.subpaths.as_deref().map(text),
-            mounts: mounts(&paths),
-            teardown: single.kind.planned(storage, pod, &single.volume)?,
-        });
-    }
-    for fault in &skipped {
-        all.push(PlannedVolume {
-            plugin: String::new(),
-            name: String::new(),
-            path: text(&fault.path),
-            subpaths: None,
-            mounts: mounts(&[&fault.path]),
-            teardown: PlannedTeardown::Unsupported {
-                why: fault.cause.to_string(),
-            },
-        });
-    }
+    let unsupported = found.skipped.iter().map(|fault| PlannedVolume {
+        name: String::new(),
+        calls: Calls::default(),
+        actions: vec![PlannedAction::LeaveVolume {
+            path: fault.path.display().to_string(),
+            why: fault.cause.to_string(),
+        }],
+    });
+    all.extend(unsupported);
     Ok(all)
+}
+
+fn planned_volume<K>(volume: &Volume<K>, table: &MountTable, calls: Calls) -> PlannedVolume {
+    planned_at(&volume.path, &volume.paths(), table, calls)
+}
+
+/// `paths` are all directories of the volume, in the order of their removal. Mounts at or below these are unmounted first.
+fn planned_at(path: &Path, paths: &[&Path], table: &MountTable, calls: Calls) -> PlannedVolume {
+    let is_by_driver = |path: &Path| calls.target.as_ref().is_some_and(|target| path == Path::new(target));
+    let mounts = table.mounts_at_or_below(paths).into_iter();
+    let unmounts = mounts
+        .filter(|mount| !is_by_driver(&mount.path))
+        .map(|mount| PlannedAction::Unmount {
+            path: mount.path.display().to_string(),
+            fs_type: mount.fs_type.to_string_lossy().into_owned(),
+        });
+    let removals = paths.iter().map(|path| PlannedAction::RemoveDirectory {
+        path: path.display().to_string(),
+    });
+    PlannedVolume {
+        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        actions: unmounts.chain(calls.actions.iter().cloned()).chain(removals).collect(),
+        calls,
+    }
 }

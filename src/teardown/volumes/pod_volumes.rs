@@ -5,22 +5,20 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    kind::{OneByOne, VolumeKind},
-    kinds,
-};
+use super::kinds::{self, Kind, OwnKind, SharedKind};
 use crate::node::{
     dirs::Dir,
     fault::{Cause, Fault},
-    pod_dir::{VolumeDir, entries_by_plugin, names, volumes_in},
+    pod_dir::{PodDir, VolumeDir, entries_by_plugin, names, volumes_in},
 };
 
 /// The volumes of one pod.
+#[derive(Default)]
 pub(super) struct PodVolumes {
     /// Volumes that are torn down together.
-    pub known: Vec<KnownVolume>,
-    /// Volumes that are torn down one by one.
-    pub one_by_one: Vec<SingleVolume>,
+    pub own: Vec<Volume<OwnKind>>,
+    /// Volumes that are torn down one by one. Their subPath targets are unmounted before.
+    pub shared: Vec<Volume<SharedKind>>,
     /// Directories `volume-subpaths/<volume>` without a volume: of hostPath volumes, or of removed volumes.
     pub stray: Vec<PathBuf>,
     /// Why volumes stay unchanged.
@@ -30,146 +28,124 @@ pub(super) struct PodVolumes {
 }
 
 /// A volume to tear down.
-pub(super) struct KnownVolume {
-    pub volume: VolumeDir,
-    pub kind: &'static dyn VolumeKind,
-    /// Its directory.
+pub(super) struct Volume<K> {
+    pub dir: VolumeDir,
+    pub kind: K,
+    /// Its directory, or the link of a raw block volume.
     pub path: PathBuf,
     /// Directory of its subPath targets.
-    pub subpaths: Option<PathBuf>,
-}
-
-/// A volume to tear down by itself.
-pub(super) struct SingleVolume {
-    pub volume: VolumeDir,
-    pub kind: &'static dyn OneByOne,
-    /// Its directory.
-    pub path: PathBuf,
-    /// Directory of its subPath targets. They are unmounted first.
     pub subpaths: Option<PathBuf>,
 }
 
 // === impl PodVolumes ===
 
 impl PodVolumes {
+    /// Only the raw block volumes `mapped` for this pod, whose directory does not exist or cannot be seen.
+    pub fn without_dir(pod: &PodDir, mapped: Vec<VolumeDir>) -> Self {
+        let mut found = Self::default();
+        // All have a supported kind.
+        found.add_devices(&pod.path().join(names::DEVICES), mapped);
+        found
+    }
+
     /// The volumes in this pod's directory, and the raw block volumes `mapped` for it elsewhere.
     pub fn in_dir(dir: &Dir, mapped: Vec<VolumeDir>) -> Result<Self, Fault> {
         let all_subpaths = dir.path().join(names::SUBPATHS);
-        let mut subpaths = match dir.open_below(names::SUBPATHS)? {
-            Some(subpaths) => subpaths.names()?,
-            None => Vec::new(),
-        };
-        let mut others = Vec::new();
-        let mut volumes = Vec::new();
-        for volume in volumes_in(dir)? {
-            match kinds::for_plugin(&volume.plugin) {
-                Some(kind) => volumes.push((volume, kind)),
-                None => others.push((volume.plugin, volume.name)),
-            }
-        }
+        let subpaths = dir.open_below(names::SUBPATHS)?;
+        let mut subpaths = subpaths.map_or(Ok(Vec::new()), |subpaths| subpaths.names())?;
+        let (volumes, unknown): (Vec<_>, Vec<_>) = volumes_in(dir)?
+            .into_iter()
+            .map(|volume| (kinds::for_plugin(&volume.plugin), volume))
+            .partition(|(kind, _)| kind.is_some());
         let mut devices = entries_by_plugin(dir, names::DEVICES)?;
         devices.extend(mapped.into_iter().map(|it| (it.plugin, it.name)));
         devices.sort();
         devices.dedup();
-        let (handled, devices): (Vec<_>, Vec<_>) = devices
-            .into_iter()
-            .partition(|(plugin, _)| kinds::for_device_plugin(plugin).is_some());
-        let handled = handled.into_iter().map(|(plugin, name)| VolumeDir { plugin, name });
-        let mut known = Vec::new();
-        let mut one_by_one: Vec<_> = self::one_by_one(handled)
-            .into_iter()
-            .map(|(volume, kind)| SingleVolume {
-                path: [
-                    dir.path(),
-                    names::DEVICES.as_ref(),
-                    volume.plugin.as_ref(),
-                    volume.name.as_ref(),
-                ]
-                .iter()
-                .collect(),
-                volume,
-                kind,
-                subpaths: None,
-            })
-            .collect();
-        let mut skipped = unsupported("unmount", &dir.path().join(names::VOLUMES), &others);
-        skipped.extend(unsupported("unmap", &dir.path().join(names::DEVICES), &devices));
-        let is_other = |wanted: &OsStr| others.iter().chain(&devices).any(|(_, name)| name == wanted);
+        let devices = devices.into_iter().map(|(plugin, name)| VolumeDir { plugin, name });
 
-        for (volume, kind) in volumes {
+        let mut found = Self::default();
+        let unknown: Vec<_> = unknown.into_iter().map(|(_, volume)| volume).collect();
+        let at = dir.path().join(names::VOLUMES);
+        found
+            .skipped
+            .extend(unknown.iter().map(|it| unsupported("unmount", &at, it)));
+        let unknown_devices = found.add_devices(&dir.path().join(names::DEVICES), devices);
+        let is_other = |wanted: &OsStr| unknown.iter().chain(&unknown_devices).any(|it| it.name == wanted);
+
+        for (kind, volume) in volumes {
+            let path = dir.path().join(volume.relative());
             let target = all_subpaths.join(&volume.name);
             let has_subpaths = subpaths.contains(&volume.name);
             if has_subpaths && is_other(&volume.name) {
-                skipped.push(Fault::new("unmount", target, Cause::SharedName));
+                found.skipped.push(Fault::new("unmount", target, Cause::SharedName));
                 continue;
             }
-            let path = dir.path().join(volume.relative());
             let subpaths = has_subpaths.then_some(target);
-            match kind.one_by_one() {
-                Some(kind) => one_by_one.push(SingleVolume {
-                    volume,
-                    kind,
-                    path,
-                    subpaths,
-                }),
-                None => known.push(KnownVolume {
-                    volume,
-                    kind,
-                    path,
-                    subpaths,
-                }),
+            match kind {
+                Some(Kind::Own(kind)) => found.own.push(Volume::new(volume, kind, path, subpaths)),
+                Some(Kind::Shared(kind)) => found.shared.push(Volume::new(volume, kind, path, subpaths)),
+                None => {}
             }
         }
-        let named = known.iter().map(|known| &known.volume.name);
-        let named: Vec<_> = named
-            .chain(one_by_one.iter().map(|single| &single.volume.name))
-            .collect();
+        let own = found.own.iter().map(|volume| &volume.dir.name);
+        let named: Vec<_> = own.chain(found.shared.iter().map(|volume| &volume.dir.name)).collect();
         subpaths.retain(|name| !named.contains(&name));
         let (kept, stray): (Vec<_>, Vec<_>) = subpaths.into_iter().partition(|name| is_other(name));
         let paths = |names: Vec<OsString>| names.into_iter().map(|name| all_subpaths.join(name)).collect();
-        Ok(Self {
-            known,
-            one_by_one,
-            stray: paths(stray),
-            skipped,
-            kept: paths(kept),
-        })
+        (found.kept, found.stray) = (paths(kept), paths(stray));
+        Ok(found)
+    }
+
+    /// Adds raw block volumes with links in the directory `at`. Returns those that are not supported.
+    fn add_devices(&mut self, at: &Path, devices: impl IntoIterator<Item = VolumeDir>) -> Vec<VolumeDir> {
+        let mut unknown = Vec::new();
+        for device in devices {
+            match kinds::for_device_plugin(&device.plugin) {
+                Some(kind) => {
+                    let path = at.join(&device.plugin).join(&device.name);
+                    self.shared.push(Volume::new(device, kind, path, None));
+                }
+                None => {
+                    self.skipped.push(unsupported("unmap", at, &device));
+                    unknown.push(device);
+                }
+            }
+        }
+        unknown
     }
 
     /// All directories of subPath targets to remove.
     pub fn subpaths(&self) -> impl Iterator<Item = &Path> {
-        let known = self.known.iter().map(|known| &known.subpaths);
-        known
-            .chain(self.one_by_one.iter().map(|single| &single.subpaths))
-            .filter_map(Option::as_deref)
-            .chain(self.stray.iter().map(PathBuf::as_path))
+        let own = self.own.iter().map(|volume| &volume.subpaths);
+        own.chain(self.shared.iter().map(|volume| &volume.subpaths))
+            .flatten()
+            .chain(&self.stray)
+            .map(PathBuf::as_path)
     }
 }
 
-/// Supported raw block volumes, with their kinds.
-pub(super) fn one_by_one(devices: impl IntoIterator<Item = VolumeDir>) -> Vec<(VolumeDir, &'static dyn OneByOne)> {
-    let with_kind = |volume: VolumeDir| {
-        let kind = kinds::for_device_plugin(&volume.plugin)?;
-        Some((volume, kind as &dyn OneByOne))
-    };
-    devices.into_iter().filter_map(with_kind).collect()
+fn unsupported(verb: &'static str, at: &Path, volume: &VolumeDir) -> Fault {
+    let VolumeDir { plugin, name } = volume.clone();
+    Fault::new(
+        verb,
+        at.join(&plugin).join(&name),
+        Cause::UnknownPlugin { plugin, name },
+    )
 }
 
-fn unsupported(verb: &'static str, dir: &Path, volumes: &[(OsString, OsString)]) -> Vec<Fault> {
-    let fault = |(plugin, name): &(OsString, OsString)| {
-        let cause = Cause::UnknownPlugin {
-            plugin: plugin.clone(),
-            name: name.clone(),
-        };
-        Fault::new(verb, dir.join(plugin).join(name), cause)
-    };
-    volumes.iter().map(fault).collect()
-}
+// === impl Volume ===
 
-// === impl KnownVolume ===
+impl<K> Volume<K> {
+    fn new(dir: VolumeDir, kind: K, path: PathBuf, subpaths: Option<PathBuf>) -> Self {
+        Self {
+            dir,
+            kind,
+            path,
+            subpaths,
+        }
+    }
 
-impl KnownVolume {
-    /// All paths with mounts of the volume, at or below.
+    /// All paths with mounts of the volume, at or below, in the order of their unmount.
     pub fn paths(&self) -> Vec<&Path> {
         self.subpaths.iter().chain([&self.path]).map(PathBuf::as_path).collect()
     }
@@ -199,7 +175,7 @@ mod tests {
             "volume-subpaths/a/c/0",
             "volume-subpaths/host/c/1",
         ]);
-        let subpaths: Vec<_> = found.known.iter().map(|known| known.subpaths.clone()).collect();
+        let subpaths: Vec<_> = found.own.iter().map(|volume| volume.subpaths.clone()).collect();
         assert_eq!(subpaths, [Some(root.join("volume-subpaths/a")), None]);
         assert_eq!(found.stray, [root.join("volume-subpaths/host")]);
         assert_eq!(found.skipped, []);
@@ -213,7 +189,7 @@ mod tests {
             "volume-subpaths/pv/c/0",
             "volume-subpaths/block/c/0",
         ]);
-        assert_eq!((found.known.len(), found.stray.len(), found.kept.len()), (0, 0, 2));
+        assert_eq!((found.own.len(), found.stray.len(), found.kept.len()), (0, 0, 2));
         let paths: Vec<_> = found.skipped.iter().map(|fault| fault.path.clone()).collect();
         assert_eq!(
             paths,
@@ -233,12 +209,12 @@ mod tests {
     fn volume_with_ambiguous_subpaths_is_not_removed() {
         let both = ["volumes/kubernetes.io~empty-dir/data", "volumes/kubernetes.io~fc/data"];
         let (root, shared) = found(&[both[0], both[1], "volume-subpaths/data/c/0"]);
-        assert_eq!((shared.known.len(), shared.stray.len()), (0, 0));
+        assert_eq!((shared.own.len(), shared.stray.len()), (0, 0));
         assert_eq!(
             shared.skipped[1],
             Fault::new("unmount", root.join("volume-subpaths/data"), Cause::SharedName)
         );
         let (_, apart) = found(&both);
-        assert_eq!(apart.known.len(), 1, "without subpaths there is nothing to mix up");
+        assert_eq!(apart.own.len(), 1, "without subpaths there is nothing to mix up");
     }
 }

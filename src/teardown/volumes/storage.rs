@@ -1,15 +1,16 @@
 //! Mounts, directories and drivers for the teardown of volumes.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use futures::future::BoxFuture;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{
+    journal::Journal,
     node::{
         csi_files,
         effects::Effects,
@@ -17,10 +18,13 @@ use crate::{
         host::Host,
         kubelet_root::KubeletRoot,
         mounts::{Mount, Mounts},
-        plugins::{Csi, DriverUnavailable, Registrars, registry::DIRECTORY},
+        plugins::{Csi, DriverUnavailable, Registry, registry::DIRECTORY},
     },
-    teardown::journal::PodJournal,
 };
+
+/// Volumes that a user has approved to count as unpublished without their drivers. Each is the `volume` of a
+/// [`Cause::DriverFailed`].
+pub type Approved = Arc<BTreeSet<String>>;
 
 /// A driver that cannot be called.
 pub(super) struct NoDriver {
@@ -30,6 +34,7 @@ pub(super) struct NoDriver {
 }
 
 /// Mounts, directories and drivers of the node, and the API server's state of its volumes.
+#[derive(Clone)]
 pub struct Storage {
     /// The kubelet's directory.
     pub root: KubeletRoot,
@@ -48,37 +53,35 @@ pub struct Storage {
     pub cluster: Arc<dyn Cluster>,
     /// One lock for each volume.
     pub locks: VolumeLocks,
-    /// What drivers have unpublished.
-    pub unpublished: Unpublished,
-    /// Capabilities of drivers.
-    pub registrars: Registrars,
     /// What survives a crash.
-    pub journal: Arc<dyn PodJournal>,
+    pub journal: Journal,
 }
 
-/// The API server's state of this node's volumes.
+/// The API server's state of this node's volumes. The defaults are for a node without API server: its volumes are known only by the
+/// node's files.
 pub trait Cluster: Send + Sync {
     /// CSI driver and volume handle of the PersistentVolume of this name; `None` if it does not exist, or the node may not read
     /// it.
-    fn persistent_volume(&self, name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>>;
+    fn persistent_volume(&self, _name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>> {
+        Box::pin(async { Ok(None) })
+    }
 
     /// The node's `volumesInUse`.
-    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>>;
+    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 
     /// Removes a volume from the node's `volumesInUse`: after that a controller may detach it.
-    fn remove_in_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>>;
+    fn remove_in_use(&self, _volume: String) -> BoxFuture<'static, Result<(), String>> {
+        Box::pin(async { Ok(()) })
+    }
 }
 
-/// Locks by volume: work on the same volume is done one after another.
-#[derive(Default)]
-pub struct VolumeLocks(Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>);
+/// Locks by volume: work on the same volume is done one after another. Clones share them.
+#[derive(Clone, Default)]
+pub struct VolumeLocks(Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>);
 
-/// Target paths that drivers have unpublished, until their volumes are torn down. A retry calls no driver again for a target that
-/// has not come back.
-#[derive(Default)]
-pub struct Unpublished(Mutex<HashSet<PathBuf>>);
-
-/// No API server: volumes are known only by the node's files.
+/// A node without API server.
 pub struct NoCluster;
 
 // === impl Storage ===
@@ -90,10 +93,10 @@ impl Storage {
         root: &KubeletRoot,
         effects: &Effects,
         cluster: Arc<dyn Cluster>,
-        journal: Arc<dyn PodJournal>,
+        journal: Journal,
     ) -> Self {
         Self {
-            mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods()).read_by_id()),
+            mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods())),
             all_mounts: Arc::new(Mounts::new(&host.mountinfo, "/")),
             root: root.clone(),
             effects: effects.clone(),
@@ -101,26 +104,16 @@ impl Storage {
             proc: host.proc.clone(),
             cluster,
             locks: VolumeLocks::default(),
-            unpublished: Unpublished::default(),
-            registrars: Registrars::default(),
             journal,
         }
     }
 
     /// The same storage, with these effects.
-    pub(in crate::teardown) fn with_effects(&self, effects: &Effects, journal: Arc<dyn PodJournal>) -> Self {
+    pub(in crate::teardown) fn with_effects(&self, effects: &Effects) -> Self {
+        let effects = effects.clone();
         Self {
-            root: self.root.clone(),
-            mounts: Arc::clone(&self.mounts),
-            all_mounts: Arc::clone(&self.all_mounts),
-            effects: effects.clone(),
-            sys_block: self.sys_block.clone(),
-            proc: self.proc.clone(),
-            cluster: Arc::clone(&self.cluster),
-            locks: VolumeLocks::default(),
-            unpublished: Unpublished::default(),
-            registrars: Registrars::default(),
-            journal,
+            effects,
+            ..self.clone()
         }
     }
 
@@ -142,8 +135,7 @@ impl Storage {
         what: impl AsRef<Path>,
         read: impl FnOnce(&Self) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Vec<Fault>> {
-        self.run_blocking("read", what, |storage| read(storage).map_err(|fault| vec![fault]))
-            .await
+        self.run_blocking("read", what, |storage| Ok(read(storage)?)).await
     }
 
     /// Removes the volume from `volumesInUse`. `mounted_at` is its former mount point. It fails while anything is mounted in a
@@ -170,18 +162,11 @@ impl Storage {
 
     /// The CSI driver of this name.
     pub(super) async fn csi(&self, driver: &str) -> Result<Result<Csi, NoDriver>, Vec<Fault>> {
-        let drivers = self
-            .registrars
-            .read(&self.root.path().join(DIRECTORY), &self.effects)
-            .await;
-        let drivers = drivers.map_err(|fault| vec![fault])?;
+        let drivers = Registry::read(&self.root.path().join(DIRECTORY), &self.effects).await;
+        let drivers = drivers?;
         Ok(drivers.csi(driver).await.map_err(|why| NoDriver {
             why,
-            certain: drivers.faults.is_empty()
-                && drivers
-                    .unresponsive
-                    .iter()
-                    .all(|unresponsive| unresponsive.error.is_unreachable()),
+            certain: drivers.is_complete(),
         }))
     }
 }
@@ -200,41 +185,7 @@ impl VolumeLocks {
     }
 }
 
-// === impl Unpublished ===
-
-impl Unpublished {
-    pub(super) fn add(&self, target: &Path) {
-        self.lock().insert(target.to_owned());
-    }
-
-    pub(super) fn remove(&self, target: &Path) {
-        self.lock().remove(target);
-    }
-
-    pub(super) fn contains(&self, target: &Path) -> bool {
-        self.lock().contains(target)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-// === impl NoCluster ===
-
-impl Cluster for NoCluster {
-    fn persistent_volume(&self, _name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
-    fn remove_in_use(&self, _volume: String) -> BoxFuture<'static, Result<(), String>> {
-        Box::pin(async { Ok(()) })
-    }
-}
+impl Cluster for NoCluster {}
 
 /// A fault with this cause.
 pub(super) fn fault_of(verb: &'static str, path: impl AsRef<Path>, why: &dyn std::fmt::Display) -> Vec<Fault> {

@@ -4,15 +4,19 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::{PodUpdate, Worker, WorkerResult};
+use super::WorkerResult;
 use crate::{
     model::{
         pod::PodView,
-        trace::{Blocked, Step},
+        trace::{Obstacle, Step},
     },
     node::{cgroups::PodCgroup, mounts::MountTable},
     teardown::{
-        context::Context, journal::PodJournalExt as _, locate, priority_gate::Priority, volumes::is_anything_mounted,
+        attempt::{PodUpdate, Worker},
+        context::Context,
+        limits::StoppedFirst,
+        locate,
+        volumes::is_anything_mounted,
     },
 };
 
@@ -23,11 +27,12 @@ const NODE_INTERVAL: Duration = Duration::from_secs(30);
 
 impl Worker {
     /// Waits until the gate opens: an attempt would only report failures. Returns the worker's outcome if the agent stops, a kubelet has
-    /// finished the pod, or its stop request is canceled. A pod whose object is deleted gets priority for the beginning of its stop.
-    pub(super) async fn wait_for_gate(&self, priority: &mut Option<Priority>) -> Option<WorkerResult> {
+    /// finished the pod, or its stop request is canceled. Others wait for the stop of a pod whose object is gone: `stopped_first`.
+    pub(super) async fn wait_for_gate(&self, stopped_first: &mut Option<StoppedFirst>) -> Option<WorkerResult> {
+        let gone_first = &self.context.limits.gone_first;
         let mut next_check = Instant::now();
         let mut updates = self.updates.clone();
-        while let Some((reason, why)) = self.context.gate.why_no_new_work() {
+        while let Err(blocked) = self.context.node.effects.check_new() {
             self.pause_runtime_state();
             let update = updates.borrow_and_update().clone();
             // A handover must still report a pod whose stop is in progress, unless the API shows that the pod does not terminate.
@@ -37,9 +42,9 @@ impl Worker {
             }
             // Once: a kubelet that starts again and again would restart the wait of all other pods.
             if update.view.object.is_absent() && !self.period.has_begun() {
-                priority.get_or_insert_with(|| self.priority_gate.enter());
+                stopped_first.get_or_insert_with(|| gone_first.enter());
             }
-            self.recorder.set_blocked(vec![Blocked::pod(reason, why)]);
+            self.recorder.set_blocked(vec![Obstacle::from(&blocked)]);
             let finished = async {
                 sleep(GATE_INTERVAL).await;
                 let update = self.updates.borrow().clone();
@@ -53,12 +58,15 @@ impl Worker {
             tokio::select! {
                 biased;
                 () = self.context.stopping.cancelled() => return Some(WorkerResult::Stopping),
-                () = self.context.gate.wait_until_unblocked() => {}
-                Ok(()) = updates.changed(), if priority.is_none() => {}
+                () = self.context.node.effects.wait_until_open() => {}
+                Ok(()) = updates.changed() => {}
                 finished = finished => if finished.is_some() { return finished },
             }
         }
         self.recorder.set_blocked(Vec::new());
+        if stopped_first.is_none() {
+            gone_first.stopped().await;
+        }
         None
     }
 
@@ -84,7 +92,8 @@ impl Worker {
 
     /// Whether a kubelet runs and the pod's object is deleted.
     fn belongs_to_kubelet(&self, update: &PodUpdate) -> bool {
-        update.view.object.is_absent() && self.context.gate.has_kubelet()
+        update.view.object.is_absent()
+            && matches!(self.context.node.effects.check(), Err(blocked) if blocked.is_kubelet())
     }
 
     /// Whether cgroups, mount table and the kubelet's directory show nothing of the pod. The runtime does not show all leftovers.

@@ -1,25 +1,48 @@
-//! Reports the failures of an attempt: log, counters, events, trace.
+//! Reports the failures of an attempt: log, counters, events, trace. Before that it adds the pods of the processes that they name.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::Worker;
 use crate::{
     clock::rounded,
     model::{
         event::Reason,
         failure::Failure,
         pod::PodView,
-        trace::{Blocked, Step},
+        trace::{Obstacle, Step},
     },
-    teardown::{NOT_KILLED, boundary::Counted},
+    node::process_pod::pod_of,
+    teardown::{NOT_KILLED, attempt::Worker, boundary::Counted},
 };
 
 /// A pod is reported as blocked if an attempt fails so long after the grace period.
 const BLOCKED_AFTER: Duration = Duration::from_secs(30);
 
 impl Worker {
+    /// Adds the pods of the processes that have to exit first.
+    pub(super) async fn complete(&self, mut failures: Vec<Failure>) -> Vec<Failure> {
+        let pids: Vec<_> = failures.iter().flat_map(|failure| failure.holders.clone()).collect();
+        if pids.is_empty() {
+            return failures;
+        }
+        let node = &self.context.node;
+        let (proc, logs) = (node.storage.proc.clone(), node.pod_logs_dir.clone());
+        let find = move || {
+            let pods = pids
+                .into_iter()
+                .filter_map(|pid| Some((pid, pod_of(&proc, &logs, pid)?)));
+            pods.collect::<BTreeMap<_, _>>()
+        };
+        let pods = node.reads.run_blocking(find).await.unwrap_or_default();
+        for Failure { holders, cause, .. } in &mut failures {
+            for (pid, pod) in holders.iter().filter_map(|pid| pods.get_key_value(pid)) {
+                *cause += &format!("; process {pid} belongs to pod {pod}");
+            }
+        }
+        failures
+    }
+
     /// The next attempt begins after `pause` at the latest.
     pub(super) fn report(&self, view: &PodView, failures: &[Failure], pause: Duration) {
         self.context.events.count(Counted::AttemptFailed(failures));
@@ -43,9 +66,9 @@ impl Worker {
             self.send_event(view, Reason::TeardownBlocked, "the pod does not terminate", &all);
         }
         let retry_at = self.context.node.clock.now().wall.checked_add(pause).ok();
-        let blocked = |failure| Blocked {
+        let blocked = |failure| Obstacle {
             retry_at,
-            ..Blocked::from(failure)
+            ..Obstacle::from(failure)
         };
         let mismatch = failures
             .iter()

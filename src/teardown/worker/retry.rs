@@ -1,42 +1,33 @@
 //! Waits for the next attempt.
 
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, time::Duration};
 
 use futures::future::OptionFuture;
 use tokio::time::{Instant, sleep};
 
-use super::{PodUpdate, WakeReason, Worker};
+use super::WakeReason;
 use crate::{
-    model::{
-        failure::Failure,
-        waits_for::{self, WaitsFor},
+    model::failure::Failure,
+    teardown::{
+        attempt::{PodUpdate, Worker},
+        period::wait_for_deadline,
+        work::WorkInProgress,
     },
-    node::changes::ChangeWatch,
-    teardown::{boundary::Attempt, stop::wait_for_deadline},
 };
 
 impl Worker {
-    /// A watch of this node, for all attempts.
-    pub(super) fn watch_node(&self) -> ChangeWatch {
-        let node = &self.context.node;
-        let mounts = Arc::clone(&node.storage.all_mounts);
-        ChangeWatch::new(mounts, node.storage.proc.clone(), node.reads.clone())
-    }
-
     /// Waits after an attempt with these failures until the next one makes sense, at most for `pause`. `in_progress` is given if the
     /// pod is not at a safe point.
     pub(super) async fn wait_for_retry(
         &mut self,
         update: &PodUpdate,
         failures: &[Failure],
-        changes: &mut ChangeWatch,
-        in_progress: Option<&dyn Attempt>,
+        in_progress: Option<&WorkInProgress>,
         pause: Duration,
     ) -> WakeReason {
         let mut deadline = self.period.subscribe();
         let over = wait_for_deadline(deadline.clone());
         let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
-        let waits_for = all(failures.iter().flat_map(|failure| failure.waits_for.iter().cloned()));
         let (effects, stopping) = (self.context.node.effects.clone(), self.context.stopping.clone());
         let requested = OptionFuture::from(in_progress.map(|attempt| attempt.wait_for_retry_request()));
         tokio::select! {
@@ -50,7 +41,6 @@ impl Worker {
             Some(()) = requested => WakeReason::Changed,
             // A kubelet starts, and must not wait for this pod. The interrupted attempt is due as soon as the gate opens, without a pause.
             _ = effects.wait_until_blocked() => WakeReason::RetryDue,
-            () = changes.wait_for_change(&waits_for) => WakeReason::Changed,
             () = sleep(pause) => WakeReason::RetryDue,
         }
     }
@@ -68,10 +58,4 @@ impl Worker {
             pending::<()>().await;
         }
     }
-}
-
-fn all(waits_for: impl IntoIterator<Item = WaitsFor>) -> Vec<WaitsFor> {
-    let mut all = Vec::new();
-    waits_for::add(&mut all, waits_for);
-    all
 }

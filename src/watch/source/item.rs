@@ -46,22 +46,6 @@ impl Metadata {
     }
 }
 
-/// The `resourceVersion` of an object that may be unreadable otherwise.
-pub(super) fn resource_version(item: &RawValue) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Object {
-        metadata: Meta,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Meta {
-        resource_version: String,
-    }
-    serde_json::from_str::<Object>(item.get())
-        .ok()
-        .map(|object| object.metadata.resource_version)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;

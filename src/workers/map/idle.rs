@@ -1,130 +1,132 @@
-//! Pods that have nothing on the node. There may be thousands of them, as on a node under disk pressure. None comes before a pod
-//! that has something here.
+//! Pods that may have nothing on the node: they are checked together, and the few workers of those without anything only send a
+//! status and the final delete.
 
-use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use tokio::{
-    task::{JoinError, JoinSet},
-    time::timeout,
-};
+use tokio::{task::JoinError, time::timeout};
 
+use super::{PodState, PodWorkers, Terminating};
 use crate::{
-    journal::Journal,
-    model::pod::{FULL_NODE, PodRef, PodUid, PodView},
-    object_name::ObjectName,
-    teardown::context::Context,
+    model::{
+        pod::{FULL_NODE, PodUid, PodView},
+        termination::{self, Cause},
+    },
     workers::artifacts,
 };
 
 /// Longest check of the node: terminating pods wait for it.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of workers of pods that have nothing on the node.
+const MAX_WORKERS: usize = 16;
 
-/// Pods that have nothing on the node.
-#[derive(Default)]
-pub(super) struct IdlePods {
-    /// Pods that wait for the next check of the node.
-    unchecked: BTreeMap<PodUid, Arc<PodView>>,
-    /// Pods of the check in progress.
-    pub being_checked: BTreeMap<PodUid, Arc<PodView>>,
-    check: JoinSet<Result<HashSet<PodUid>, String>>,
-    /// Terminal pods that are not deleted.
-    pub idle: HashMap<PodUid, PodRef>,
-    /// Deleted pods that wait for a worker.
-    pub queued: BTreeMap<PodUid, Arc<PodView>>,
-    /// Deleted pods with a worker.
-    pub with_worker: HashSet<PodUid>,
-    /// Pods whose final delete was accepted, and whose objects are kept by finalizers.
-    pub finalizing: HashMap<PodUid, PodRef>,
-}
+// === impl PodWorkers ===
 
-// === impl IdlePods ===
-
-impl IdlePods {
-    /// Removes a pod from the queues. `true` if it was idle or queued, and so has nothing on the node.
-    pub fn take(&mut self, uid: &PodUid) -> bool {
-        self.unchecked.remove(uid);
-        self.being_checked.remove(uid);
-        let was_idle = self.idle.remove(uid).is_some();
-        self.queued.remove(uid).is_some() || was_idle
-    }
-
-    /// Pods that wait for a check or a worker.
-    pub fn waiting(&self) -> impl Iterator<Item = &Arc<PodView>> {
-        let unchecked = self.unchecked.values();
-        unchecked.chain(self.being_checked.values()).chain(self.queued.values())
-    }
-
-    /// Removes the pod if it waits for a check.
-    pub fn take_unchecked(&mut self, uid: &PodUid) -> Option<Arc<PodView>> {
-        self.unchecked.remove(uid).or_else(|| self.being_checked.remove(uid))
-    }
-
-    /// Whether only a finalizer of another controller keeps the pod's object.
-    pub fn is_finalizing(&self, uid: &PodUid) -> bool {
-        self.finalizing.contains_key(uid)
-    }
-
-    /// Whether nothing is left to do for the pod until it is deleted.
-    pub fn is_finished(&self, uid: &PodUid) -> bool {
-        self.idle.contains_key(uid) || self.finalizing.contains_key(uid)
-    }
-
-    /// Pods for which nothing is left to do until they are deleted.
-    pub fn finished_pods(&self) -> impl Iterator<Item = &PodRef> {
-        self.idle.values().chain(self.finalizing.values())
-    }
-
-    /// Numbers of idle pods and of pods kept by finalizers.
-    pub fn counts(&self) -> (usize, usize) {
-        (self.idle.len(), self.finalizing.len())
-    }
-
-    /// The pod of this name, if it is in one of these lists and has no worker.
-    pub fn named(&self, name: &ObjectName) -> Option<PodRef> {
-        let queued = self.queued.values().map(|view| &view.pod);
-        let mut all = self.finished_pods().chain(queued);
-        all.find(|pod| name.names(pod)).cloned()
-    }
-
-    /// Adds a terminal pod that has nothing on the node.
-    pub fn keep_idle(&mut self, pod: PodRef) {
-        self.idle.insert(pod.uid.clone(), pod);
-    }
-
+impl PodWorkers {
     /// Adds the pod to the next check of the node. On an overfull node only its outline is kept.
-    pub fn check_later(&mut self, view: Arc<PodView>) {
-        let view = if self.unchecked.len() < FULL_NODE {
+    pub(super) fn check_later(&mut self, view: Arc<PodView>) {
+        let unchecked = self
+            .pods
+            .values()
+            .filter(|pod| matches!(pod, PodState::Unchecked { .. }));
+        let view = if unchecked.count() < FULL_NODE {
             view
         } else {
             Arc::new(view.outline())
         };
-        self.unchecked.insert(view.pod.uid.clone(), view);
-    }
-
-    /// The worker has not finished this pod: it may have something on the node.
-    pub fn remove_worker(&mut self, uid: &PodUid) {
-        self.with_worker.remove(uid);
+        let in_check = false;
+        self.pods
+            .insert(view.pod.uid.clone(), PodState::Unchecked { view, in_check });
+        self.check_node();
     }
 
     /// Begins a check of the node for all waiting pods, unless one is in progress.
-    pub fn check_node(&mut self, context: &Arc<Context>, journal: &Journal) {
-        if self.unchecked.is_empty() || !self.check.is_empty() {
+    fn check_node(&mut self) {
+        if !self.check.is_empty() {
             return;
         }
-        self.being_checked = std::mem::take(&mut self.unchecked);
-        let (context, journal) = (Arc::clone(context), journal.clone());
+        let mut has_pods = false;
+        for pod in self.pods.values_mut() {
+            if let PodState::Unchecked { in_check, .. } = pod {
+                (*in_check, has_pods) = (true, true);
+            }
+        }
+        if !has_pods {
+            return;
+        }
+        let context = Arc::clone(&self.context);
         self.check.spawn(async move {
-            let names = timeout(CHECK_TIMEOUT, artifacts::names_on_node(&context, &journal)).await;
+            let names = timeout(CHECK_TIMEOUT, artifacts::names_on_node(&context)).await;
             names.unwrap_or_else(|_| Err(format!("it takes longer than {CHECK_TIMEOUT:?}")))
         });
     }
 
-    /// The result of the check in progress; never returns if there is none.
-    pub async fn wait_for_check(&mut self) -> Option<Result<Result<HashSet<PodUid>, String>, JoinError>> {
-        self.check.join_next().await
+    /// Begins the termination of pods that have something on the node, and of all if the check failed. Of the others, deleted
+    /// ones are queued, and the rest is idle.
+    pub(super) fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, String>, JoinError>) {
+        let found = found.unwrap_or_else(|error| Err(error.to_string()));
+        let found = found.inspect_err(|error| tracing::warn!(error, "Node cannot be checked for pods that do not run"));
+        let checked = self.pods.values().filter_map(|pod| match pod {
+            PodState::Unchecked { view, in_check: true } => Some(Arc::clone(view)),
+            _ => None,
+        });
+        let checked: Vec<_> = checked.collect();
+        for view in checked {
+            let uid = view.pod.uid.clone();
+            if found.as_ref().is_ok_and(|found| !found.contains(&uid)) {
+                tracing::debug!(pod.uid = %uid, pod.namespace = %view.pod.namespace, pod.name = %view.pod.name, "Pod has nothing on the node");
+                let state = match view.deletion {
+                    Some(_) => PodState::Queued(Arc::new(view.outline())),
+                    None => PodState::Idle(view.pod.clone()),
+                };
+                self.pods.insert(uid, state);
+            } else {
+                self.begin_by_object(&view);
+            }
+        }
+        self.check_node();
+        self.begin_queued();
+    }
+
+    /// Starts workers for queued pods.
+    pub(super) fn begin_queued(&mut self) {
+        let queued = self.pods.values().filter_map(|pod| match pod {
+            PodState::Queued(view) => Some(Arc::clone(view)),
+            _ => None,
+        });
+        let queued: Vec<_> = queued.take(self.free_workers()).collect();
+        for view in queued {
+            self.begin_by_object(&view);
+        }
+    }
+
+    /// Begins the termination of a pod that waits for a check or a worker, because a user has requested it.
+    ///
+    /// # Errors
+    /// Why it has to wait: it has nothing on the node, and the maximum number of workers is busy.
+    pub(super) fn begin_waiting(&mut self, uid: &PodUid) -> Result<(), String> {
+        let view = match self.pods.get(uid) {
+            Some(PodState::Queued(_)) if self.free_workers() == 0 => {
+                return Err(
+                    "it has nothing on this node, and other such pods are finished first; ask again".to_owned(),
+                );
+            }
+            Some(PodState::Unchecked { view, .. } | PodState::Queued(view)) => Arc::clone(view),
+            _ => return Ok(()),
+        };
+        self.begin_by_object(&view);
+        Ok(())
+    }
+
+    /// Begins the termination of a pod by its object.
+    fn begin_by_object(&mut self, view: &Arc<PodView>) {
+        let cause = termination::cause(view, false).unwrap_or(Cause::PhaseTerminal);
+        self.begin(view, cause, None);
+    }
+
+    /// How many workers may start for queued pods. A blocked worker does not count.
+    fn free_workers(&self) -> usize {
+        let is_busy =
+            |pod: &&Terminating| pod.was_queued && pod.termination.recorder.read(|trace| trace.blocked.is_empty());
+        MAX_WORKERS.saturating_sub(self.terminating_pods().filter(is_busy).count())
     }
 }

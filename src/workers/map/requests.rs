@@ -1,11 +1,11 @@
-//! Handles requests to the map.
+//! Answers requests from the map.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
-use super::{PodSyncStatus, PodWorkers, WorkerState};
+use super::{PodState, PodWorkers, Terminating, WorkerState};
 use crate::{
     model::{
         event::Reason,
@@ -14,78 +14,27 @@ use crate::{
         termination::Cause,
         trace::{Stage, Trace},
     },
+    node::effects::Gate as _,
     object_name::ObjectName,
-    teardown::{
-        grace::{self, RequestedGrace},
-        journal::PodJournalExt as _,
-    },
+    teardown::grace,
     trace_recorder::TraceRecorder,
     workers::{
-        handle::{KnownPod, Overview, Request, TraceFilter},
+        handle::{KnownPod, Overview, PodRequests},
         stop::{PodStop, StopAccepted, StopRejected},
     },
 };
 
 // === impl PodWorkers ===
 
-impl PodWorkers {
-    pub(super) fn handle(&mut self, request: Request) {
-        // A caller may have stopped waiting.
-        match request {
-            Request::Overview(reply) => reply.send(self.overview()).ok(),
-            Request::Traces(filter, reply) => reply.send(self.traces_of(&filter)).ok().map(drop),
-            // A request whose caller no longer waits was reported as failed, and is not executed.
-            Request::Stop(_, reply) if reply.is_closed() => None,
-            Request::Stop(stop, reply) => reply.send(self.stop_pod(stop)).ok().map(drop),
-            Request::TraceRecorder(uid, reply) => reply.send(self.record(&uid)).ok().map(drop),
-            Request::FindPod(name, reply) => reply.send(self.find(&name)).ok().map(drop),
-            Request::TerminatingUids(reply) => reply.send(self.terminating_uids()).ok().map(drop),
-            Request::Terminating(reply) => reply.send(self.terminating()).ok().map(drop),
-            Request::Approve(_, _, reply) if reply.is_closed() => None,
-            Request::Approve(uid, mismatch, reply) => reply.send(self.approve(&uid, mismatch)).ok(),
-        };
-    }
-
-    /// A pod in the API, with or without a worker. Of several with one name, one that has a worker comes last.
-    fn find(&self, name: &ObjectName) -> Option<KnownPod> {
-        let without_trace = |view: Arc<PodView>| KnownPod { view, trace: None };
-        let mut active = self.active.values().chain(self.idle_pods.waiting());
-        let active = active.find(|view| name.names(&view.pod)).cloned().map(without_trace);
-        let mut working = self
-            .pods
-            .values()
-            .filter(|status| !status.termination.updates.borrow().view.object.is_absent());
-        let working = || {
-            let status = working.find(|status| name.names(status.termination.recorder.pod()))?;
-            Some(KnownPod {
-                view: Arc::clone(&status.termination.updates.borrow().view),
-                trace: Some(Arc::clone(&status.termination.recorder)),
-            })
-        };
-        let idle = || {
-            Some(without_trace(Arc::new(PodView::identity_only(
-                self.idle_pods.named(name)?,
-            ))))
-        };
-        active.or_else(working).or_else(idle)
-    }
-
-    /// Stops a pod. A request for a pod that is stopped changes nothing.
+impl PodRequests for PodWorkers {
     fn stop_pod(&mut self, stop: PodStop) -> Result<StopAccepted, StopRejected> {
         if self.context.stopping.is_cancelled() {
             return Err(StopRejected::Stopping(stop.pod()));
         }
-        if let Some(why) = self.guard.why_no_new_work() {
-            return Err(stop.rejected(why, self.guard.is_blocked_by_kubelet()));
+        if let Err(blocked) = self.guard.check_new() {
+            return Err(stop.rejected(blocked.to_string(), blocked.is_kubelet()));
         }
-        let terminating = self.pods.values().map(|status| status.termination.updates.borrow());
-        let terminating = terminating
-            .filter(|update| !update.view.object.is_absent())
-            .map(|update| Arc::clone(&update.view));
-        let idle = self.idle_pods.finished_pods().filter(|pod| *pod.name == *stop.name);
-        let idle = idle.map(|pod| Arc::new(PodView::identity_only(pod.clone())));
-        let waiting = self.idle_pods.waiting().chain(self.active.values()).cloned();
-        let known: Vec<_> = terminating.chain(waiting).chain(idle).collect();
+        let known: Vec<_> = self.pods.values().filter_map(PodState::view).collect();
         let meant = stop.resolve(known.iter().map(|view| &**view))?;
         let (namespace, name) = (meant.pod.namespace.to_string(), meant.pod.name.to_string());
         let uid = meant.pod.uid.clone();
@@ -94,26 +43,28 @@ impl PodWorkers {
             return Err(stop.rejected(why.to_owned(), false));
         }
         self.begin_waiting(&uid).map_err(|why| stop.rejected(why, false))?;
-        let is_stopped = |status: &PodSyncStatus| status.termination.recorder.stage() != Stage::Terminating;
-        let already_terminated = self.idle_pods.is_finished(&uid) || self.pods.get(&uid).is_some_and(is_stopped);
+        let already_terminated = match self.pods.get(&uid) {
+            Some(PodState::Terminating(pod)) => pod.termination.recorder.stage() != Stage::Terminating,
+            Some(PodState::Idle(_) | PodState::Finalizing(_)) => true,
+            _ => false,
+        };
         if !already_terminated {
             if let Some(eviction) = &stop.eviction {
                 self.context
                     .events
                     .event(meant, None, Reason::Evicted, &eviction.message);
             }
-            match self.active.remove(&uid) {
-                Some(view) => self.begin(&view, Cause::Requested, Some(stop)),
-                None => self.change_termination(&uid, stop),
+            match self.pods.get(&uid) {
+                Some(PodState::Active(view)) => self.begin(&Arc::clone(view), Cause::Requested, Some(stop)),
+                _ => self.change_termination(&uid, stop),
             }
         }
         // The journal has the shorter period first.
         let entry = self.context.journal.pod(&uid).map(|entry| entry.grace);
-        let grace = entry.or_else(|| self.pods.get(&uid).map(|status| status.termination.period.grace()));
-        let shown = self
-            .pods
-            .get(&uid)
-            .and_then(|status| status.termination.recorder.terminal_state());
+        let pod = self.pods.get(&uid).and_then(PodState::terminating);
+        let grace = entry.or_else(|| pod.map(|pod| pod.termination.period.grace()));
+        let trace = pod.map(|pod| pod.termination.recorder.trace());
+        let (phase, reason) = trace.map(|trace| (trace.phase, trace.reason)).unwrap_or_default();
         Ok(StopAccepted {
             namespace,
             name,
@@ -121,77 +72,74 @@ impl PodWorkers {
             grace_period_seconds: grace.unwrap_or_default().as_secs(),
             already_terminated,
             not_durable: None,
-            reason: shown.as_ref().and_then(|shown| shown.reason.clone()),
-            phase: shown.map(|shown| shown.phase),
+            phase,
+            reason,
         })
     }
 
-    /// Applies a stop request to a pod that terminates already.
-    fn change_termination(&mut self, uid: &PodUid, stop: PodStop) {
-        let Some(status) = self.pods.get_mut(uid) else { return };
-        let asked = RequestedGrace {
-            grace_override: stop.grace,
-            ..RequestedGrace::default()
-        };
-        let grace = grace::effective(Some(status.termination.period.grace()), asked);
-        let eviction = stop.eviction;
-        status.termination.record_grace(grace, eviction.as_ref());
-        status.termination.updates.send_modify(|update| {
-            update.eviction = eviction.map(Arc::new).or(update.eviction.take());
-        });
-        // Only the journal has this request, unlike a deletion. It must be durable before it shortens the grace period, which
-        // never grows again.
-        let termination = status.termination.clone();
-        self.shortening.spawn(async move {
-            termination.context.journal.durable().await.ok();
-            termination.shorten(grace);
-        });
+    fn forget_gone(&mut self) {
+        self.pods.retain(|_, pod| !matches!(pod, PodState::Gone));
     }
 
-    /// Pods in the map, and pods that have just finished.
     fn terminating_uids(&self) -> BTreeSet<PodUid> {
-        self.pods.keys().chain(self.finished.keys()).cloned().collect()
+        let pods = self.pods.iter();
+        let pods = pods.filter(|(_, pod)| pod.terminating().is_some());
+        pods.map(|(uid, _)| uid.clone()).collect()
     }
 
-    /// Pods with a worker and something on the node.
     fn terminating(&self) -> BTreeMap<PodUid, Arc<PodView>> {
-        let on_node = |status: &PodSyncStatus| {
-            status.state == WorkerState::Working && status.termination.recorder.stage() < Stage::Deleted
-        };
-        let pods = self.pods.iter().filter(|(_, status)| on_node(status));
-        pods.map(|(uid, status)| (uid.clone(), Arc::clone(&status.termination.updates.borrow().view)))
-            .collect()
+        let on_node =
+            |pod: &&Terminating| pod.state == WorkerState::Working && pod.termination.recorder.stage() < Stage::Deleted;
+        let views = self.terminating_pods().filter(on_node).map(Terminating::view);
+        views.map(|view| (view.pod.uid.clone(), view)).collect()
     }
 
-    /// Approves a mismatch of a pod; `false` if the pod does not terminate.
     fn approve(&mut self, uid: &PodUid, mismatch: Mismatch) -> bool {
-        let Some(status) = self.pods.get(uid) else { return false };
+        let Some(PodState::Terminating(pod)) = self.pods.get(uid) else {
+            return false;
+        };
         let at = self.context.node.clock.now();
         self.context
             .journal
             .record_approval(uid, MismatchApproval { mismatch, at });
-        status.termination.updates.send_modify(|update| update.approvals += 1);
+        pod.termination.updates.send_modify(|update| update.approvals += 1);
         true
     }
 
-    fn record(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
-        let current = self.pods.get(uid).map(|status| &status.termination.recorder);
+    fn trace_recorder(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
+        let current = self.pods.get(uid).and_then(PodState::terminating);
+        let current = current.map(|pod| &pod.termination.recorder);
         let finished = || self.traces.iter().rev().find(|record| record.pod().uid == *uid);
         current.or_else(finished).cloned()
     }
 
+    /// Of several with one name, one that has a worker comes later.
+    fn find_pod(&self, name: &ObjectName) -> Option<KnownPod> {
+        let named = self.pods.values().filter_map(|state| {
+            let view = state.view().filter(|view| name.names(&view.pod))?;
+            Some(match state {
+                PodState::Active(_) | PodState::Unchecked { .. } | PodState::Queued(_) => (0, view, None),
+                PodState::Terminating(pod) => (1, view, Some(Arc::clone(&pod.termination.recorder))),
+                PodState::Idle(_) | PodState::Finalizing(_) | PodState::Gone => (2, view, None),
+            })
+        });
+        let (_, view, trace) = named.min_by_key(|(rank, ..)| *rank)?;
+        Some(KnownPod { view, trace })
+    }
+
     fn overview(&self) -> Overview {
-        let (awaiting_deletion, awaiting_finalizers) = self.idle_pods.counts();
-        let mut overview = Overview {
-            awaiting_deletion,
-            awaiting_finalizers,
-            ..Overview::default()
-        };
-        for status in self.pods.values() {
-            match status.state {
-                WorkerState::Working => overview.terminating.push(status.termination.recorder.trace()),
-                WorkerState::Kept => overview.awaiting_deletion += 1,
-                WorkerState::Finished => overview.awaiting_finalizers += 1,
+        let mut overview = Overview::default();
+        for pod in self.pods.values() {
+            match pod {
+                PodState::Terminating(Terminating {
+                    termination,
+                    state: WorkerState::Working,
+                    ..
+                }) => overview.terminating.push(termination.recorder.trace()),
+                PodState::Terminating(pod) if pod.state == WorkerState::Finished => overview.awaiting_finalizers += 1,
+                PodState::Finalizing(_) => overview.awaiting_finalizers += 1,
+                PodState::Terminating(_) | PodState::Idle(_) => overview.awaiting_deletion += 1,
+                PodState::Active(_) | PodState::Unchecked { .. } | PodState::Queued(_) | PodState::Gone => {}
             }
         }
         overview
@@ -200,21 +148,61 @@ impl PodWorkers {
         overview
     }
 
-    /// Oldest first: one name may have had several pods.
-    fn traces_of(&self, filter: &TraceFilter) -> Vec<Trace> {
-        let active = self
-            .pods
-            .values()
-            .filter(|status| status.state != WorkerState::Finished)
-            .map(|status| &status.termination.recorder);
+    fn traces(&self, name: Option<&ObjectName>) -> Vec<Trace> {
+        let active = self.terminating_pods().filter(|pod| pod.state != WorkerState::Finished);
+        let active = active.map(|pod| &pod.termination.recorder);
         let mut traces: Vec<_> = self
             .traces
             .iter()
             .chain(active)
-            .filter(|record| filter.contains(record.pod()))
+            .filter(|record| name.is_none_or(|name| name.names(record.pod())))
             .map(|record| record.trace())
             .collect();
         traces.sort_by_key(|trace| (trace.began, trace.stage == Stage::Finished));
         traces
+    }
+}
+
+impl PodWorkers {
+    /// Applies a stop request to a pod that terminates already.
+    fn change_termination(&mut self, uid: &PodUid, stop: PodStop) {
+        let Some(PodState::Terminating(pod)) = self.pods.get(uid) else {
+            return;
+        };
+        let grace = grace::effective(Some(pod.termination.period.grace()), [stop.grace, None], None);
+        let eviction = stop.eviction;
+        pod.termination.record_grace(grace, eviction.as_ref());
+        pod.termination.updates.send_modify(|update| {
+            update.eviction = eviction.map(Arc::new).or(update.eviction.take());
+        });
+        // Only the journal has this request, unlike a deletion. It must be durable before it shortens the grace period, which
+        // never grows again.
+        let termination = pod.termination.clone();
+        self.shortening.spawn(async move {
+            termination.context.journal.durable().await.ok();
+            termination.shorten(grace);
+        });
+    }
+}
+
+// === impl PodState ===
+
+impl PodState {
+    /// The pod as it was last seen, if it has an object.
+    fn view(&self) -> Option<Arc<PodView>> {
+        match self {
+            Self::Active(view) | Self::Unchecked { view, .. } | Self::Queued(view) => Some(Arc::clone(view)),
+            Self::Terminating(pod) => Some(pod.view()).filter(|view| !view.object.is_absent()),
+            Self::Idle(pod) | Self::Finalizing(pod) => Some(Arc::new(PodView::identity_only(pod.clone()))),
+            Self::Gone => None,
+        }
+    }
+}
+
+// === impl Terminating ===
+
+impl Terminating {
+    fn view(&self) -> Arc<PodView> {
+        Arc::clone(&self.termination.updates.borrow().view)
     }
 }

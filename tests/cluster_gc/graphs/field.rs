@@ -21,16 +21,12 @@ const TRIES: usize = 20;
 /// A plan with its objects.
 pub struct Graph {
     pub plan: Plan,
-    /// Its name.
     pub name: String,
     /// The references of each object, as they were created.
     owners: Vec<Vec<Value>>,
 }
 
-// === impl Kind ===
-
 impl Kind {
-    /// Its resource.
     pub fn resource(self) -> &'static str {
         match self {
             Self::Map => "configmaps/v1",
@@ -55,8 +51,6 @@ impl Kind {
         }
     }
 }
-
-// === impl Graph ===
 
 impl Graph {
     /// Creates all its objects, one after the other, in its own namespace.
@@ -231,7 +225,6 @@ impl Graph {
     }
 }
 
-/// All objects of all graphs, by name.
 pub async fn read(admin: &Client) -> Result<HashMap<String, Value>> {
     let mut all = HashMap::new();
     for kind in KINDS {

@@ -98,8 +98,6 @@ struct Step<'w> {
     may_remove_finalizers: bool,
 }
 
-// === impl Step ===
-
 impl Step<'_> {
     fn next_states(&self) -> Vec<World> {
         let things = self.world.iter().enumerate();

@@ -2,7 +2,6 @@
 
 use testbed::dice::Dice;
 
-/// Kind of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Map,
@@ -97,8 +96,6 @@ pub struct Plan {
     pub deletions: Vec<(usize, Policy)>,
 }
 
-// === impl Kind ===
-
 impl Kind {
     pub fn is_namespaced(self) -> bool {
         !matches!(self, Self::Role | Self::Root)
@@ -108,8 +105,6 @@ impl Kind {
         KINDS[dice.up_to(KINDS.len())]
     }
 }
-
-// === impl Plan ===
 
 impl Plan {
     pub fn new(seed: u64, steps: usize) -> Self {
@@ -241,8 +236,6 @@ fn is_not_garbage(thing: &Thing, before: &[Thing], kept: &[bool]) -> bool {
     };
     thing.owners.is_empty() || thing.owners.iter().any(keeps)
 }
-
-// === impl Target ===
 
 impl Target {
     /// The object whose UID it names.

@@ -19,8 +19,6 @@ pub enum Power<'a> {
     Agent(&'a AgentProcess),
 }
 
-// === impl Half ===
-
 impl Half<'_> {
     /// Returns when the pod is terminal and its node has finished with it.
     pub(super) async fn evict(&self, scenario: &Scenario, eviction: &Eviction, power: &Power<'_>) -> Result<()> {

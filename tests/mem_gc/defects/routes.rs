@@ -1,13 +1,6 @@
 //! A missing route proves nothing about objects.
 
-use serde_json::Value;
-use testbed::apiserver::faults::Fault;
-use tokio::time::sleep;
-
-use crate::{
-    things::Things,
-    world::{Cluster, ObjectSpec, absent_owner, owned, secret_path, secs, to},
-};
+use crate::prelude::*;
 
 /// The same reference in another version.
 fn with_version(mut reference: Value, api_version: &str) -> Value {

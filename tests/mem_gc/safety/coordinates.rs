@@ -1,47 +1,10 @@
 //! Coordinates of owner references.
 
-use serde_json::{Value, json};
-use tokio::time::sleep;
-
-use crate::{
-    things::Things,
-    world::{Cluster, ObjectSpec, map_path, owned, owners_of, secret_path, secs, to, until},
-};
+use crate::prelude::*;
 
 fn with(mut reference: Value, field: &str, value: &str) -> Value {
     reference[field] = value.into();
     reference
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_owner_recreated_under_its_name_keeps_only_its_own_dependents() {
-    for while_down in [false, true] {
-        let mut cluster = Cluster::new().await;
-        let old = cluster.map("owner", ObjectSpec::default()).await;
-        cluster.secret("of-the-old", owned([to(&old, false)])).await;
-        if !while_down {
-            cluster.start_synced().await;
-        }
-        cluster.delete(&map_path("owner"), "Background").await;
-        let new = cluster.map("owner", ObjectSpec::default()).await;
-        cluster.secret("of-the-new", owned([to(&new, false)])).await;
-        cluster
-            .secret("of-both", owned([to(&old, false), to(&new, false)]))
-            .await;
-        if while_down {
-            cluster.start_synced().await;
-        }
-        let secret = async |name: &str| cluster.get(&secret_path(name)).await;
-        until("what the old one left is gone", async || {
-            secret("of-the-old").await.is_none()
-        })
-        .await;
-        sleep(secs(60)).await;
-        assert!(secret("of-the-new").await.is_some());
-        let both = secret("of-both").await.unwrap();
-        let uid = &both["metadata"]["ownerReferences"][0]["uid"];
-        assert_eq!((owners_of(&both).len(), uid), (1, &new["metadata"]["uid"]));
-    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -62,10 +25,7 @@ async fn a_cluster_scoped_owner_has_dependents_in_all_namespaces() {
     sleep(secs(60)).await;
     cluster.delete("/api/v1/persistentvolumes/volume", "Foreground").await;
     cluster.wait_for_deletion("early").await;
-    until("only the thing is left", async || {
-        cluster.owners(&paths[0]).await == ["thing"] && cluster.owners(&paths[1]).await == ["thing"]
-    })
-    .await;
+    until!(cluster.owners(&paths[0]).await == ["thing"] && cluster.owners(&paths[1]).await == ["thing"]);
     cluster.delete(&things.path("thing"), "Foreground").await;
     things.wait_for_deletion(&cluster, "thing").await;
     for path in paths
@@ -73,55 +33,7 @@ async fn a_cluster_scoped_owner_has_dependents_in_all_namespaces() {
         .map(String::as_str)
         .chain(["/api/v1/persistentvolumes/small"])
     {
-        until("all are gone", async || cluster.get(path).await.is_none()).await;
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_cluster_scoped_dependent_of_a_namespaced_owner_is_kept() {
-    let mut cluster = Cluster::new().await;
-    let owner = cluster.map("owner", ObjectSpec::default()).await;
-    cluster.volume("early", owned([to(&owner, false)])).await;
-    cluster.start_synced().await;
-    cluster.volume("late", owned([to(&owner, false)])).await;
-    cluster.map("child", owned([to(&owner, false)])).await;
-    sleep(secs(30)).await;
-    cluster.delete(&map_path("owner"), "Background").await;
-    cluster.wait_for_deletion("child").await;
-    sleep(secs(900)).await;
-    for name in ["early", "late"] {
-        let path = format!("/api/v1/persistentvolumes/{name}");
-        assert!(cluster.get(&path).await.is_some());
-    }
-    assert_eq!(
-        cluster.count_requests("get", "persistentvolumes") + cluster.count_requests("delete", "persistentvolumes"),
-        0
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_owner_is_the_same_in_every_version() {
-    let mut cluster = Cluster::new().await;
-    let things = Things::define(&cluster, "a.test", true, &["v1", "v2", "v1alpha1"]).await;
-    let owner = things.create(&cluster, "owner", ObjectSpec::default()).await;
-    cluster.start_synced().await;
-    let named = |version: &str, blocking| with(to(&owner, blocking), "apiVersion", &format!("a.test/{version}"));
-    let names = ["v1", "v2", "v1alpha1", "v9"];
-    for name in names {
-        cluster.map(name, owned([named(name, true)])).await;
-    }
-    cluster
-        .map("twice", owned([named("v1", false), named("v9", true)]))
-        .await;
-    sleep(secs(60)).await;
-    for name in names {
-        assert!(cluster.exists(name).await, "{name}");
-    }
-    cluster.delete(&things.path("owner"), "Foreground").await;
-    things.wait_for_deletion(&cluster, "owner").await;
-    // All of them blocked it.
-    for name in names.into_iter().chain(["twice"]) {
-        assert!(!cluster.exists(name).await, "{name}");
+        until!(cluster.get(path).await.is_none());
     }
 }
 
@@ -138,7 +50,7 @@ async fn references_in_two_versions_to_a_deleted_owner_are_both_dropped() {
     cluster.start_synced().await;
     cluster.delete(&things.path("owner"), "Background").await;
     for path in [map_path("child"), things.path("thing")] {
-        until("one is left", async || cluster.owners(&path).await == ["solid"]).await;
+        until!(cluster.owners(&path).await == ["solid"]);
     }
 }
 

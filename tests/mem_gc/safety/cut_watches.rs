@@ -1,15 +1,6 @@
 //! Dependents that are created while the watch of their kind is broken.
 
-use testbed::{
-    apiserver::faults::{Action, Fault},
-    balancer::Balancer,
-};
-use tokio::time::sleep;
-
-use crate::{
-    things::Things,
-    world::{Cluster, ObjectSpec, map_path, owned, secret_path, secs, to, until},
-};
+use crate::prelude::*;
 
 /// A synced cluster with an owner.
 async fn cluster_with_owner() -> Cluster {
@@ -61,69 +52,46 @@ async fn expect_dependent_ends_first(cluster: &Cluster) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orphan_created_while_its_watch_fails_survives_a_handover() {
-    let cluster = cluster_with_owner().await;
-    break_secret_watch(&cluster);
-    until("the watch fails", async || {
-        cluster.counts().failures.contains_key("watch")
-    })
-    .await;
-    delete_owner_of_new_secret(&cluster, "Orphan").await;
-    sleep(secs(20)).await;
-    assert!(cluster.exists("owner").await, "its finalizer was removed");
-    let status = cluster.report();
-    let row = status.kinds.iter().find(|it| it.resource == "secrets/v1").unwrap();
-    assert!(row.error.is_some() && !row.synced && !status.synced, "{row:?}");
-    cluster.api.faults().clear();
-    expect_orphan_survives_handover(cluster).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_owner_in_foreground_deletion_stays_while_the_watch_of_a_dependent_fails() {
-    let cluster = cluster_with_owner().await;
-    break_secret_watch(&cluster);
-    until("the watch fails", async || {
-        cluster.counts().failures.contains_key("watch")
-    })
-    .await;
-    delete_owner_of_new_secret(&cluster, "Foreground").await;
-    sleep(secs(20)).await;
-    assert!(cluster.exists("owner").await, "its finalizer was removed");
-    cluster.api.faults().clear();
-    expect_dependent_ends_first(&cluster).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_watch_that_is_cut_for_less_than_a_second_delays_both() {
+async fn an_owner_stays_while_the_watch_of_a_new_dependent_fails() {
     for policy in ["Orphan", "Foreground"] {
         let cluster = cluster_with_owner().await;
-        cluster.inject(Fault::new(Action::CutWatch).resource("secrets").once());
+        break_secret_watch(&cluster);
+        until!(cluster.counts().failures.contains_key("watch"));
         delete_owner_of_new_secret(&cluster, policy).await;
-        if policy == "Orphan" {
-            expect_orphan_survives_handover(cluster).await;
-        } else {
-            expect_dependent_ends_first(&cluster).await;
-        }
+        sleep(secs(20)).await;
+        assert!(cluster.exists("owner").await, "its finalizer was removed");
+        let status = cluster.report();
+        let row = status.kinds.iter().find(|it| it.resource == "secrets/v1").unwrap();
+        assert!(row.error.is_some() && !row.synced && !status.synced, "{row:?}");
+        cluster.api.faults().clear();
+        expect_end(cluster, policy).await;
     }
 }
 
-/// The missed events come some seconds after the watch was opened again.
+/// The missed events come at once, or some seconds after the watch was opened again.
 #[tokio::test(start_paused = true)]
-async fn a_resumed_watch_may_deliver_its_backlog_late() {
-    for policy in ["Orphan", "Foreground"] {
+async fn a_watch_that_is_cut_for_less_than_a_second_delays_both() {
+    for (policy, is_late) in [
+        ("Orphan", false),
+        ("Foreground", false),
+        ("Orphan", true),
+        ("Foreground", true),
+    ] {
         let cluster = cluster_with_owner().await;
         cluster.inject(Fault::new(Action::CutWatch).resource("secrets").once());
-        cluster.inject(
-            Fault::new(Action::PauseWatch { millis: 5000 })
-                .resource("secrets")
-                .once(),
-        );
-        delete_owner_of_new_secret(&cluster, policy).await;
-        if policy == "Orphan" {
-            expect_orphan_survives_handover(cluster).await;
-        } else {
-            expect_dependent_ends_first(&cluster).await;
+        if is_late {
+            let pause = Fault::new(Action::PauseWatch { millis: 5000 });
+            cluster.inject(pause.resource("secrets").once());
         }
+        delete_owner_of_new_secret(&cluster, policy).await;
+        expect_end(cluster, policy).await;
+    }
+}
+
+async fn expect_end(cluster: Cluster, policy: &str) {
+    match policy {
+        "Orphan" => expect_orphan_survives_handover(cluster).await,
+        _ => expect_dependent_ends_first(&cluster).await,
     }
 }
 

@@ -1,13 +1,6 @@
 //! Long lists, and tables that clients fill.
 
-use serde_json::{Value, json};
-use testbed::apiserver::faults::{Action, Fault};
-use tokio::time::sleep;
-
-use crate::{
-    things::Things,
-    world::{Cluster, ObjectSpec, absent_owner, map_path, owned, secs, to, until},
-};
+use crate::prelude::*;
 
 /// The owner is on the first page of a slow list, and its dependents are known before the list is complete.
 #[tokio::test(start_paused = true)]
@@ -49,7 +42,7 @@ async fn a_foreground_deletion_while_the_preferred_version_changes_ends() {
     cluster.inject(Fault::new(Action::StallWatch).resource("things").times(1));
     sleep(secs(1)).await;
     cluster.delete(other, "Foreground").await;
-    until("the owner is gone", async || cluster.get(other).await.is_none()).await;
+    until!(cluster.get(other).await.is_none());
 }
 
 /// A client names 66,000 kinds; then a kind is defined.

@@ -44,8 +44,6 @@ pub(super) fn dies_late(strike: &Strike) -> bool {
     strike.fault == Fault::KilledDuring && strike.step.is("StopContainer", "stubborn")
 }
 
-// === impl Run ===
-
 impl Run {
     pub(super) async fn strike(&mut self, strike: &Strike, arrival: Arrival) -> Result<()> {
         let now = Instant::now();

@@ -17,21 +17,8 @@ use crate::crowd;
 const MAX_PROCESSES: usize = 300;
 /// Lifetime in seconds if they are not killed.
 pub const LIFETIME: u64 = 60;
-/// Number of processes before the test acts, for bombs that fill the cgroup.
+/// Number of processes before the test acts.
 const FULL_SIZE: usize = 250;
-/// Number of parallel chains.
-const CHAINS: usize = 8;
-/// Number of additional cgroups. Reading all of them takes longer than a fleeing process exists.
-const NESTED: usize = 100;
-
-/// How the processes fork.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bomb {
-    /// All stay, and fork whenever there is room.
-    Fills,
-    /// Each forks once and exits: a listed process no longer exists when it is opened.
-    Flees,
-}
 
 /// Kills a bomb when dropped, even if files are hidden from the agent by then.
 pub struct Guard {
@@ -41,43 +28,18 @@ pub struct Guard {
 
 /// The first process stays outside and reaps zombies. All others exit by themselves in the end.
 const SCRIPT: &str = r#"
-    my ($prctl, $subreaper, $life, $flees, $first, @cgroups) = @ARGV;
+    my ($prctl, $subreaper, $life, @cgroups) = @ARGV;
     $SIG{CHLD} = "IGNORE";
     syscall($prctl + 0, $subreaper + 0, 1) == 0 or die "prctl: $!";
     unless (fork // die "fork: $!") {
         close STDIN;
         for (@cgroups) { open F, ">", $_ and syswrite F, "0" and close F or die "$_: $!" }
         syswrite STDOUT, "in";
-        for (2 .. $first) { fork // die "fork: $!" or last }
-        while (time < $^T + $life) { my $child = fork; exit if $child && $flees }
+        while (time < $^T + $life) { fork }
         exit;
     }
     <STDIN>;
 "#;
-
-// === impl Bomb ===
-
-impl Bomb {
-    /// Arguments of the script: the bomb and the kind of machine.
-    fn arguments(self) -> [String; 5] {
-        let (flees, first) = match self {
-            Self::Fills => (0, 1),
-            Self::Flees => (1, CHAINS),
-        };
-        let (life, first) = (LIFETIME.try_into().unwrap(), i64::try_from(first).unwrap());
-        [SYS_prctl, PR_SET_CHILD_SUBREAPER.into(), life, flees, first].map(|number| number.to_string())
-    }
-
-    /// Whether it has reached its full size.
-    fn is_full(self, processes: usize) -> bool {
-        match self {
-            Self::Fills => processes >= FULL_SIZE,
-            Self::Flees => processes > 0,
-        }
-    }
-}
-
-// === impl Guard ===
 
 impl Guard {
     /// Kills all processes in the cgroup.
@@ -87,34 +49,32 @@ impl Guard {
     }
 }
 
-// === impl Pod ===
-
 impl Pod {
     /// Starts the bomb in the pod's cgroup `below`, in all hierarchies that accept it. It is killed on drop.
-    pub fn bomb(&mut self, below: &str, bomb: Bomb) {
+    pub fn bomb(&mut self, below: &str) {
         self.limit();
         let kill = self.of_kind(HierarchyKind::V2, "cgroup.kill");
         self.guard = Some(Guard {
             kill: fs::OpenOptions::new().write(true).open(kill).unwrap(),
             _one: crowd::forks(),
         });
-        for path in (0..NESTED).flat_map(|nth| self.paths(&format!("{below}/{nth}"))) {
-            fs::create_dir_all(path).unwrap();
-        }
         let mut command = Command::new("perl");
-        command.args(["-e", SCRIPT]).args(bomb.arguments());
+        let arguments = [SYS_prctl, PR_SET_CHILD_SUBREAPER.into(), LIFETIME.try_into().unwrap()];
+        command
+            .args(["-e", SCRIPT])
+            .args(arguments.map(|number| number.to_string()));
         command.args(self.entrances(below));
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let mut started = child.stdout.take().unwrap();
         self.children.push(child);
         started.read_exact(&mut [0; 2]).expect("it is in all of them");
         for _ in 0..5000 {
-            if bomb.is_full(self.processes().len()) {
+            if self.processes().len() >= FULL_SIZE {
                 return;
             }
             pause();
         }
-        panic!("{bomb:?}: there are only {}", self.processes().len());
+        panic!("there are only {}", self.processes().len());
     }
 
     /// Limits the number of processes, in any hierarchy that can count them.

@@ -11,7 +11,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{FaultEnd, Sim};
 use crate::{
-    plan::{Action, ApiFault},
+    plan::{Action, ApiFault, Cause, Shims},
     pods::{Kind, NODE},
     state::{Asker, PodHistory, is_alive},
 };
@@ -67,7 +67,7 @@ impl Sim<'_> {
                     known.faults.other_cluster = false;
                     std::mem::take(&mut known.line).cancel();
                 }
-                FaultEnd::Look => known.faults.looks = None,
+                FaultEnd::Look => known.faults.reads = None,
                 FaultEnd::RuntimeAway => known.faults.runtime_away = false,
                 FaultEnd::Children => known.children.clear(),
                 FaultEnd::RuntimeRestarts => {
@@ -109,56 +109,56 @@ impl Sim<'_> {
     async fn step(&mut self, what: &Action) {
         let state = self.reach.state.clone();
         match *what {
-            Action::Delete { pod, grace } => self.delete(pod, grace).await,
-            Action::Kill { pod, grace, evict } => self.kill(pod, grace, evict),
-            Action::Vanish { pod } => self.vanish(pod).await,
-            Action::Replace { pod } => {
+            Action::Delete(pod, grace) => self.delete(pod, grace).await,
+            Action::Stop(pod, grace, cause) => self.request_stop(pod, grace, cause),
+            Action::Vanish(pod) => self.vanish(pod).await,
+            Action::Replace(pod) => {
                 if self.plan.pods[pod].kind != Kind::Mirror {
                     self.vanish(pod).await;
                     self.made[pod] += 1;
                     self.make(pod);
                 }
             }
-            Action::Release { pod } => self.release(pod).await,
-            Action::Api { faults, verb, times } => self.faults(faults, verb, times),
-            Action::ApiAway { lasts } => {
+            Action::Release(pod) => self.release(pod).await,
+            Action::Api(fault, verb, times) => self.faults(fault, verb, times),
+            Action::ApiAway(lasts) => {
                 state.now().faults.api_away = true;
                 std::mem::take(&mut state.now().line).cancel();
                 self.until(lasts, FaultEnd::ApiAway);
             }
             // An agent without a recorded Node accepts the first one, even of another cluster.
-            Action::OtherCluster { .. } if !self.has_recorded_node() => {}
-            Action::OtherCluster { lasts } => {
+            Action::OtherCluster(_) if !self.has_recorded_node() => {}
+            Action::OtherCluster(lasts) => {
                 state.now().faults.other_cluster = true;
                 std::mem::take(&mut state.now().line).cancel();
                 self.until(lasts, FaultEnd::OtherCluster);
             }
-            Action::Call { faults, times } => state.now().faults.calls = vec![faults; times],
-            Action::Look { faults, lasts } => {
-                state.now().faults.looks = Some(faults);
+            Action::Call(fault, times) => state.now().faults.calls = vec![fault; times],
+            Action::Look(fault, lasts) => {
+                state.now().faults.reads = Some(fault);
                 self.until(lasts, FaultEnd::Look);
             }
-            Action::RuntimeAway { lasts } => {
+            Action::RuntimeAway(lasts) => {
                 state.now().faults.runtime_away = true;
                 std::mem::take(&mut state.now().wire).cancel();
                 self.until(lasts, FaultEnd::RuntimeAway);
             }
-            Action::Restart { pod } => self.restart(pod),
-            Action::Forget { pod } => self.forget(pod),
-            Action::Unknown { pod } => self.unknown(pod),
-            Action::ShimDies { pod, all, rest } => {
-                self.kill_shims(pod, all, rest.is_some());
+            Action::Restart(pod) => self.restart(pod),
+            Action::Forget(pod) => self.forget(pod),
+            Action::Unknown(pod) => self.unknown(pod),
+            Action::ShimDies(pod, shims, rest) => {
+                self.kill_shims(pod, shims, rest.is_some());
                 if let Some(rest) = rest {
                     self.until(rest, FaultEnd::Children);
                 }
             }
-            Action::RuntimeRestarts { down } => {
+            Action::RuntimeRestarts(down) => {
                 state.now().faults.runtime_away = true;
                 std::mem::take(&mut state.now().wire).cancel();
                 self.until(down, FaultEnd::RuntimeRestarts);
             }
-            Action::Busy { times } => state.now().faults.busy = times,
-            Action::Kubelet { lasts } => {
+            Action::Busy(times) => state.now().faults.busy = times,
+            Action::Kubelet(lasts) => {
                 self.kubelet(true);
                 let mut known = state.now();
                 known.kubelet.get_or_insert_with(Instant::now);
@@ -166,23 +166,23 @@ impl Sim<'_> {
                 drop(known);
                 self.until(lasts, FaultEnd::Kubelet);
             }
-            Action::DiskFails { lasts } => {
+            Action::DiskFails(lasts) => {
                 self.reach.disk.fail(true);
                 self.until(lasts, FaultEnd::Disk);
             }
-            Action::Crash { turns, down } => {
+            Action::Crash(turns, down) => {
                 for _ in 0..turns {
                     tokio::task::yield_now().await;
                 }
                 self.crash(down).await;
             }
-            Action::CrashAtEffect { after } => state.now().agent.dies_in = Some(after),
-            Action::CutAtWrite { after } => {
+            Action::CrashAtEffect(after) => state.now().agent.dies_in = Some(after),
+            Action::CutAtWrite(after) => {
                 self.check_disk();
                 self.reach.disk.cut(Some(after));
             }
-            Action::Reboot { down } => self.reboot(down).await,
-            Action::Stop { down } => {
+            Action::Reboot(down) => self.reboot(down).await,
+            Action::StopAgent(down) => {
                 self.check_disk();
                 if let Some(agent) = self.agent.take() {
                     let run = state.now().agent.run;
@@ -265,7 +265,7 @@ impl Sim<'_> {
     }
 
     /// Kills the shims of all running containers of the pod, or that of the first.
-    fn kill_shims(&self, pod: usize, all: bool, have_children: bool) {
+    fn kill_shims(&self, pod: usize, shims: Shims, have_children: bool) {
         let uid = self.uid(pod);
         let plan = &self.plan.pods[pod];
         self.reach.cri.change(|world| {
@@ -273,7 +273,7 @@ impl Sim<'_> {
                 .containers
                 .values()
                 .filter(|it| it.pod_uid == uid && is_alive(it.state));
-            let many = if all { usize::MAX } else { 1 };
+            let many = if shims == Shims::All { usize::MAX } else { 1 };
             // The newest instance has the exit status of the container.
             let lost = running.take(many).map(|it| {
                 let mut others = world
@@ -337,7 +337,7 @@ impl Sim<'_> {
     }
 
     /// Sends a stop request to the agent without waiting. A crashed agent may continue it later.
-    fn kill(&self, pod: usize, grace: Option<i64>, evict: bool) {
+    fn request_stop(&self, pod: usize, grace: Option<i64>, cause: Cause) {
         let answers = self.agent.as_ref().map(|agent| Arc::clone(&agent.answers));
         let asked = answers.and_then(|answers| {
             let answers = answers.lock().unwrap();
@@ -350,7 +350,7 @@ impl Sim<'_> {
             name: Self::name(pod),
             uid: Some(uid.clone()),
             grace,
-            eviction: evict.then(|| Eviction {
+            eviction: (cause == Cause::Eviction).then(|| Eviction {
                 reason: "Evicted".to_owned(),
                 message: "by the simulation".to_owned(),
                 disruption: None,
@@ -366,7 +366,7 @@ impl Sim<'_> {
             history.ask(Asker::Node, grace)
         };
         tokio::spawn(async move {
-            let answer = workers.stop_pod(stop).await;
+            let answer = workers.ask(|pods| pods.stop_pod(stop)).await;
             let promised = matches!(answer, Some(Ok(_))) && journal.durable().await.is_ok();
             let mut known = state.now();
             known.log(format_args!(

@@ -12,7 +12,7 @@
 # Without it, that of the directory kubernetes.
 #
 #   1. $KUBEBUILDER_ASSETS, if all are in it (its user is responsible for the version);
-#   2. PATH, if those of Kubernetes there are of the same minor release as the one pinned here;
+#   2. PATH, if those of Kubernetes there are of the same minor release as the one pinned here; not for a kubelet;
 #   3. otherwise they are built from the Go modules beside this script, once, into
 #      ${XDG_CACHE_HOME:-$HOME/.cache}/pod-teardown/control-plane/<versions>.
 #
@@ -38,6 +38,8 @@ fit_on_path() {
     for name in $wanted; do
         command -v "$name" >/dev/null || return 1
         case $name in etcd | kubectl) continue ;; esac
+        # To ask it would start a process called kubelet: agents on this machine would take it for theirs.
+        [ "$name" = kubelet ] && return 1
         case $("$(command -v "$name")" --version 2>/dev/null) in
         "Kubernetes $minor."*) ;;
         *) return 1 ;;

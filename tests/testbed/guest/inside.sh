@@ -20,7 +20,7 @@ run() {
 
 # An emulated machine is ten times slower, so few tests run at a time. Only tests that depend on systemd, on cgroup v2 or on
 # the older kernel run here; `make test` runs all on the host. Large trees take minutes here, and the guest has no btrfs.
-run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolumes:: --skip dirs::tree_of_any_depth \
+run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolumes:: \
     --skip dirs::many_deep_directories --skip dirs::directory_with_many
 # Twenty pods at once would starve the others.
 only_on_host=(--skip twenty_pods_terminate_at_once --skip breaks::sandbox --skip breaks::why --skip volumes::unmount --skip volumes::content)

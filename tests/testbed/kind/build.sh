@@ -72,7 +72,8 @@ mkdir -p "$root" "$partial/images" "$partial/tools" "$partial/docker"
 unset KUBERNETES_VERSION
 programs=$("$here/../control-plane/build.sh" node-image 9>&-)
 install -m 755 "$programs/kubectl" "$partial/tools/"
-version=$("$programs/kubelet" --version | sed 's/^Kubernetes //')
+# Not the kubelet's: tests that run meanwhile would see its process, and their agents would cancel stop requests.
+version=$("$programs/kubeadm" version -o short)
 runtime=$("$here/../go-program.sh" containerd 9>&-)
 crictl=$("$here/../go-program.sh" crictl 9>&-)
 

@@ -1,74 +1,76 @@
 //! An API server as tests use it: the real one or the one in memory.
 
-use std::sync::Arc;
+use std::{path::PathBuf, sync::Arc};
 
 use futures::future::BoxFuture;
 
 use crate::rest::{Client, Result};
 
+/// The user with all rights.
+pub const ADMIN: &str = "admin";
+
 /// An API server with an administrator and any number of node identities.
 pub trait ApiServer: Send + Sync {
-    /// Where it answers.
-    fn url(&self) -> String;
-
-    /// A kubeconfig (YAML) of the administrator.
-    fn admin_kubeconfig(&self) -> String;
-
-    /// A kubeconfig (YAML) of `system:node:NAME` in the group `system:nodes`.
-    fn node_kubeconfig(&self, name: &str) -> String;
-
-    /// A client of the administrator.
-    fn admin(&self) -> Result<Client>;
-
-    /// A client of a node's identity.
-    fn node(&self, name: &str) -> Result<Client>;
+    /// How [`ADMIN`] or a node's user reaches it.
+    fn access(&self, user: &str) -> Access;
 
     /// Discards the history, as a server does by compaction: watches and lists at old versions are answered with 410.
     ///
     /// When a real server does this is not defined. Afterwards, only version 1 is certainly too old.
     fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>>;
+
+    fn url(&self) -> String {
+        self.access(ADMIN).url
+    }
+
+    fn admin_kubeconfig(&self) -> String {
+        self.access(ADMIN).kubeconfig()
+    }
+
+    fn node_kubeconfig(&self, node: &str) -> String {
+        self.access(&node_user(node)).kubeconfig()
+    }
+
+    fn admin(&self) -> Result<Client> {
+        self.access(ADMIN).client()
+    }
+
+    fn node(&self, node: &str) -> Result<Client> {
+        self.access(&node_user(node)).client()
+    }
 }
 
-/// URL and credentials of a server, for other clients than the testbed's.
+/// The user of a node, in the group `system:nodes`.
+pub fn node_user(node: &str) -> String {
+    format!("system:node:{node}")
+}
+
+/// URL and credentials of a user of a server.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// Where it answers.
     pub url: String,
     /// CA of its certificate; `None` without TLS.
     pub ca: Option<String>,
-    /// The bearer token.
+    /// Where the testbed's client reaches it, if not by the URL.
+    pub socket: Option<PathBuf>,
+    pub user: String,
     pub token: String,
 }
 
-// === impl Access ===
-
 impl Access {
-    /// The same as a kubeconfig (YAML).
     pub fn kubeconfig(&self) -> String {
-        kubeconfig(&self.url, self.ca.as_deref(), "testbed", &self.token)
+        kubeconfig(&self.url, self.ca.as_deref(), &self.user, &self.token)
+    }
+
+    pub fn client(&self) -> Result<Client> {
+        Client::over(self.socket.as_deref(), &self.url, &self.token, self.ca.as_deref())
     }
 }
 
 /// One server for several stages.
 impl<S: ApiServer> ApiServer for Arc<S> {
-    fn url(&self) -> String {
-        S::url(self)
-    }
-
-    fn admin_kubeconfig(&self) -> String {
-        S::admin_kubeconfig(self)
-    }
-
-    fn node_kubeconfig(&self, name: &str) -> String {
-        S::node_kubeconfig(self, name)
-    }
-
-    fn admin(&self) -> Result<Client> {
-        S::admin(self)
-    }
-
-    fn node(&self, name: &str) -> Result<Client> {
-        S::node(self, name)
+    fn access(&self, user: &str) -> Access {
+        S::access(self, user)
     }
 
     fn forget_history(&self) -> BoxFuture<'_, anyhow::Result<()>> {

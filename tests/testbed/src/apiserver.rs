@@ -58,15 +58,14 @@ use tokio::task::{JoinHandle, JoinSet};
 use self::error::ApiError;
 use self::faults::Faults;
 use self::handler::{Call, Reply};
-use self::identity::{ADMIN_TOKEN, COLLECTOR_TOKEN, User};
+use self::identity::{COLLECTOR, User};
 use self::requests::Request;
 pub use self::requests::Witness;
 use self::shared::Shared;
 use self::store::Store;
 use self::writes::Writer;
-use crate::api::kubeconfig;
+use crate::api::{ADMIN, ApiServer};
 use crate::network::{self, Connector, Incoming, Route};
-use crate::rest::{self, Client};
 
 /// Why the server did not start.
 #[derive(Debug, thiserror::Error)]
@@ -74,7 +73,6 @@ pub enum Error {
     /// The address cannot be listened on.
     #[error("cannot listen on {address}")]
     Listen {
-        /// Where.
         address: SocketAddr,
         /// Why not.
         #[source]
@@ -125,8 +123,6 @@ const NAMESPACES: [&str; 4] = ["default", "kube-node-lease", "kube-public", "kub
 /// Name of the Unix socket.
 const SOCKET: &str = "socket";
 
-// === impl Config ===
-
 impl Default for Config {
     fn default() -> Self {
         Config {
@@ -139,13 +135,8 @@ impl Default for Config {
     }
 }
 
-// === impl MemApiServer ===
-
 impl MemApiServer {
     /// Starts a server in the current runtime.
-    ///
-    /// # Errors
-    /// It cannot listen, or a node's name is no name.
     pub async fn start(config: Config) -> Result<Self, Error> {
         let listen = |source| Error::Listen {
             address: config.listen,
@@ -164,9 +155,6 @@ impl MemApiServer {
     }
 
     /// Starts a server that is only reachable by [`MemApiServer::connector`] and [`MemApiServer::ask`].
-    ///
-    /// # Errors
-    /// A node's name is no name.
     pub fn without_socket(config: &Config) -> Result<Self, Error> {
         Self::at(config.listen, None, config)
     }
@@ -201,44 +189,29 @@ impl MemApiServer {
     }
 
     /// Where it is reached.
-    #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Opens connections in memory.
-    #[must_use]
     pub fn connector(&self) -> &Connector {
         &self.connector
     }
 
-    /// The testbed's client with this token, over the Unix socket: a paused clock does not advance during its requests.
-    fn client(&self, token: &str) -> rest::Result<Client> {
-        let socket = self.sockets.as_ref().map(|it| it.dir.path().join(SOCKET));
-        Client::over(socket.as_deref(), &self.url(), token, None)
-    }
-
     /// A kubeconfig with all rights.
-    #[must_use]
     pub fn admin_kubeconfig(&self) -> String {
-        kubeconfig(&self.url(), None, &User::Admin.name(), ADMIN_TOKEN)
+        ApiServer::admin_kubeconfig(self)
     }
 
     /// A kubeconfig with all rights, named `collector` in the log of requests.
-    #[must_use]
     pub fn collector_kubeconfig(&self) -> String {
-        kubeconfig(&self.url(), None, &User::Collector.name(), COLLECTOR_TOKEN)
+        self.access(COLLECTOR).kubeconfig()
     }
 
-    /// A kubeconfig with the rights of a node.
-    #[must_use]
     pub fn node_kubeconfig(&self, node: &str) -> String {
-        let token = identity::node_token(node);
-        kubeconfig(&self.url(), None, &token, &token)
+        ApiServer::node_kubeconfig(self, node)
     }
 
-    /// Faults on request.
-    #[must_use]
     pub fn faults(&self) -> &Faults {
         &self.shared.faults
     }
@@ -249,13 +222,11 @@ impl MemApiServer {
     }
 
     /// The last requests, oldest first.
-    #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.all()
     }
 
     /// Whether any request asked for a compressed answer.
-    #[must_use]
     pub fn was_asked_to_compress(&self) -> bool {
         self.shared.requests.were_compressed()
     }
@@ -277,7 +248,7 @@ impl MemApiServer {
             method,
             path: path.to_owned(),
             query: query.to_owned(),
-            authorization: Some(format!("Bearer {ADMIN_TOKEN}")),
+            authorization: Some(format!("Bearer {ADMIN}")),
             accept: String::new(),
             content_type: content_type.to_owned(),
             body: if body.is_null() {
@@ -317,7 +288,6 @@ impl MemApiServer {
     }
 
     /// All objects of a kind as they are at this moment; none if it is not served.
-    #[must_use]
     pub fn objects(&self, api_version: &str, kind: &str) -> Vec<Value> {
         let store = self.shared.store();
         let kind = store.served.of_object(api_version, kind);
@@ -327,7 +297,6 @@ impl MemApiServer {
         })
     }
 
-    /// How many objects there are of a kind.
     pub fn count(&self, api_version: &str, kind: &str) -> usize {
         let store = self.shared.store();
         let kind = store.served.of_object(api_version, kind);
@@ -335,9 +304,6 @@ impl MemApiServer {
     }
 
     /// Stores an object as it is, past all validation; uid and times are added where they are missing.
-    ///
-    /// # Errors
-    /// The object does not say what kind it is, or that kind is not served.
     pub fn insert_raw(&self, object: Value) -> Result<(), ApiError> {
         writes::insert_raw(&mut self.shared.store(), object, self.shared.now())
     }

@@ -33,8 +33,6 @@ pub struct Balancer {
     _task: AbortOnDropHandle<()>,
 }
 
-// === impl Balancer ===
-
 impl Balancer {
     /// Forwards bytes to this server.
     pub fn start(server: Connector) -> Self {
@@ -97,7 +95,6 @@ impl Balancer {
     }
 
     /// A kubeconfig for the server at `url`, changed to use the balancer.
-    #[must_use]
     pub fn kubeconfig(&self, url: &str, kubeconfig: &str) -> String {
         let address = self.route.address();
         let server = match &self.certificate {

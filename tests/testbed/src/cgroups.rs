@@ -121,8 +121,6 @@ pub fn processes(dir: &Path) -> Vec<u32> {
     pids
 }
 
-// === impl Driver ===
-
 impl Driver {
     /// The driver from the environment.
     pub fn from_env() -> Result<Self> {

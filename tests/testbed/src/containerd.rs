@@ -5,7 +5,7 @@
 
 pub mod binary;
 pub mod config;
-pub mod daemon;
+mod daemon;
 pub mod images;
 pub mod network;
 
@@ -21,9 +21,9 @@ use tokio::net::UnixStream;
 use tonic::transport::{Channel, Endpoint, Uri};
 
 use crate::cgroups::Driver;
+use crate::control_plane::process::Process;
 use crate::workspace::Workspace;
 use binary::Binary;
-use daemon::Daemon;
 use network::Network;
 
 pub use images::{PAUSE_IMAGE, POLITE, TOOL_IMAGE, USR1_IMAGE};
@@ -31,14 +31,13 @@ pub use images::{PAUSE_IMAGE, POLITE, TOOL_IMAGE, USR1_IMAGE};
 /// As the kubelet: a list of all containers of a full node is larger than the usual 4 MiB.
 const MAX_MESSAGE: usize = 16 << 20;
 
-/// A client of a runtime.
 pub type Cri = RuntimeServiceClient<Channel>;
 
 /// See the module's documentation.
 #[derive(Debug)]
 pub struct Containerd {
     // Dropped in this order: the daemon exits before the workspace is removed.
-    daemon: Option<Daemon>,
+    daemon: Option<Process>,
     binary: Binary,
     network: Network,
     paths: Paths,
@@ -70,8 +69,6 @@ pub struct Paths {
     pub log: PathBuf,
 }
 
-// === impl Containerd ===
-
 impl Containerd {
     /// Starts an instance with both images; ready when this returns.
     pub async fn start() -> Result<Self> {
@@ -85,7 +82,7 @@ impl Containerd {
         binary::link_runc(&paths.runc_program)?;
         write(&paths.config, &config::daemon(&paths, &binary, Driver::from_env()?))?;
         write(&paths.network(), &config::network(&network, &paths).to_string())?;
-        let daemon = Daemon::spawn(&binary, &paths, &[])?;
+        let daemon = daemon::spawn(&binary, &paths, &[])?;
         let mut containerd = Self {
             daemon: Some(daemon),
             binary,
@@ -98,7 +95,6 @@ impl Containerd {
         Ok(containerd)
     }
 
-    /// Path of the CRI socket.
     pub fn socket(&self) -> &Path {
         &self.paths.socket
     }
@@ -113,7 +109,6 @@ impl Containerd {
         RuntimeServiceClient::new(connect(&self.paths.socket)).max_decoding_message_size(MAX_MESSAGE)
     }
 
-    /// A new client of the image service.
     pub fn image_service(&self) -> ImageServiceClient<Channel> {
         ImageServiceClient::new(connect(&self.paths.socket))
     }
@@ -130,15 +125,13 @@ impl Containerd {
 
     /// PID of the daemon, unless it was killed.
     pub fn pid(&self) -> Option<u32> {
-        self.daemon.as_ref().map(Daemon::pid)
+        self.daemon.as_ref().map(Process::id)
     }
 
-    /// The workspace that contains it.
     pub fn workspace(&self) -> &Workspace {
         &self.workspace
     }
 
-    /// Its paths.
     pub fn paths(&self) -> &Paths {
         &self.paths
     }
@@ -166,7 +159,6 @@ impl Containerd {
         move_away(&self.paths.network(), away)
     }
 
-    /// Pid of the shim of a sandbox.
     pub fn shim(&self, sandbox_id: &str) -> Result<u32> {
         let is_shim = |pid: &u32| {
             let command = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -195,7 +187,7 @@ impl Containerd {
     /// As [`Self::restart`], with these environment variables.
     pub async fn restart_with(&mut self, env: &[(&str, &str)]) -> Result<()> {
         self.kill();
-        self.daemon = Some(Daemon::spawn(&self.binary, &self.paths, env)?);
+        self.daemon = Some(daemon::spawn(&self.binary, &self.paths, env)?);
         self.wait_until_ready().await
     }
 
@@ -208,13 +200,11 @@ impl Containerd {
     async fn wait_until_ready(&mut self) -> Result<()> {
         let cri = self.cri();
         match &mut self.daemon {
-            Some(daemon) => daemon.wait_until_ready(cri, &self.paths.log).await,
+            Some(daemon) => daemon::wait_until_ready(daemon, cri).await,
             None => Ok(()),
         }
     }
 }
-
-// === impl Paths ===
 
 impl Paths {
     fn below(dir: &Path) -> Self {

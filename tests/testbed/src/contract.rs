@@ -1,318 +1,487 @@
-//! Claims about the API server that the agent relies on, checked on the real one and, as far as it serves them, on the one
-//! in memory.
+//! What the agent relies on of an API server: requests with the answers that the real one gives, in the tables of
+//! `contract/`. They are sent to the real one and to the one in memory, which has to answer the same.
 //!
-//! Each is an async function of its [`Scene`]; it holds if it returns without an error or a panic.
+//! A table is read line by line; `//` begins a comment.
+//!
+//! | Line | Meaning |
+//! |---|---|
+//! | `== NAME` | A claim begins, with a namespace and two node names of its own; `(real server only)` may follow |
+//! | `[until] [node] METHOD PATH [BODY]` | A request. Methods are also `MERGE`, `STRATEGIC`, `JSON` (patches) and `WATCH` |
+//! | `map`, `pod`, `event`, `controller` `NAME [JSON]` | A POST of such an object, changed by a merge patch |
+//! | `thing VERSION NAME [JSON]` | The same for an object of the claim's own kind |
+//! | `define SCOPE VERSION… [JSON]` | Defines that kind, with these subresources, and waits until it is served |
+//! | `with HEADER VALUE` | A header of the next request |
+//! | `-> CODE [REASON] [JSON]` | The last answer. Without such a line it has to be a success |
+//! | `-> 200 names A B` | The names of a list's items |
+//! | `header NAME VALUE` | How a header of the last answer begins |
+//! | `> TYPE NAME` or `> TYPE JSON` or `> end` | The next event of the last watch, or its end |
+//! | `forget history` | The server compacts its history |
+//!
+//! `until` repeats the request until the answer is the expected one: the real server follows some writes in its own time.
+//! `node` sends it as the claim's node, `stranger` with an unknown token. `NAME :=` keeps an answer or event. A path
+//! without a slash is below the claim's namespace. `<x.uid>`, `<x.rv>`, `<x.continue>` and `<x.a.b>` stand for fields of
+//! what was kept as `x`, `<x>` for all of it, `<owner NAME UID>` for an owner reference; more names are in [`Run::new`].
+//! A body of several values is the first one, changed by the others as merge patches.
+//!
+//! An expected object needs its own fields only; null means that a field is absent. A list is compared item by item, or by
+//! `{"any": [ITEM…], "len": N}`. Of texts, `*` is any, `!x` another than x, `~x` one that contains x, `>x` and `>=x` a
+//! greater number, `+n` a time in n seconds.
 
-mod collecting;
-mod custom;
-mod definitions;
-mod deletion;
-mod discovery;
-mod errors;
-mod events;
-mod grace;
-mod leases;
-mod list;
-mod metadata;
-mod metadata_events;
-mod nodes;
-mod patches;
-mod runner;
-mod scene;
-mod selectors;
-mod status;
-mod things;
-mod volumes;
-mod watch;
-mod writes;
+mod expected;
 
-use anyhow::Result;
+use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
 use futures::future::LocalBoxFuture;
+use http::{HeaderName, Method};
+use serde_json::{Value, json};
+use tokio::{sync::OnceCell, time};
 
-pub use self::{runner::main, scene::Scene};
+use crate::{
+    api::ApiServer,
+    claims::{self, Limits},
+    owner_references::TEST_FINALIZER,
+    proto,
+    rest::{Answer, Call, Client, Error, Patch, Watch},
+    things::{DEFINITIONS, definition},
+};
 
-/// One claim.
-pub struct Claim {
-    /// What is claimed.
-    pub name: &'static str,
-    /// Fails if it does not hold.
-    pub check: for<'a> fn(&'a Scene<'a>) -> LocalBoxFuture<'a, Result<()>>,
+/// The slowest claims wait for a server that waits 3 s.
+const CLAIM_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How long `until` and an event are waited for.
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+
+const REAL_ONLY: &str = " (real server only)";
+
+macro_rules! tables {
+    ($($name:literal),*) => { [$(($name, include_str!(concat!("../contract/", $name, ".txt")))),*] };
 }
 
-/// A table of claims. A function that is in none is dead code, of which the compiler warns.
-macro_rules! claims {
-    ($(#[$doc:meta])* $table:ident: $($module:ident: [$($claim:ident),* $(,)?],)*) => {
-        $(#[$doc])*
-        pub const $table: &[Claim] = &[$($(Claim {
-            name: concat!(stringify!($module), "::", stringify!($claim)),
-            check: |scene| Box::pin($module::$claim(scene)),
-        }),*),*];
+const TABLES: [(&str, &str); 9] = tables!(
+    "lists",
+    "watches",
+    "writes",
+    "status",
+    "deletion",
+    "nodes",
+    "discovery",
+    "metadata",
+    "custom"
+);
+
+/// Which claims a server has to keep.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claims {
+    /// Those about every server.
+    Common,
+    /// Also those about what only the real one serves.
+    All,
+}
+
+/// One claim: its name, its lines, and where they are.
+struct Claim {
+    name: String,
+    lines: Vec<(usize, &'static str)>,
+    real_only: bool,
+}
+
+/// A claim that is being checked.
+struct Run<'a> {
+    api: &'a dyn ApiServer,
+    clients: BTreeMap<&'static str, Client>,
+    kept: BTreeMap<String, Value>,
+    headers: Vec<(HeaderName, String)>,
+    answer: Option<Answer>,
+    watch: Option<Watch>,
+}
+
+/// A server that is started for the first claim.
+type Server<S> = OnceCell<S>;
+
+/// The main function of a test binary: starts a server, checks the claims, ends the server.
+pub fn main<S: ApiServer + 'static>(
+    which: Claims,
+    start: fn() -> LocalBoxFuture<'static, Result<S>>,
+) -> Result<ExitCode> {
+    let mut claims = Vec::new();
+    for (table, text) in TABLES {
+        for claim in read(table, text)? {
+            if which == Claims::Common && claim.real_only {
+                continue;
+            }
+            let index = claims.len();
+            let lines = claim.lines;
+            claims.push(claims::Claim::new(claim.name, move |server: &Server<S>| {
+                Box::pin(async move {
+                    let server = server.get_or_try_init(start).await?;
+                    Run::new(server, index).await?.check(&lines).await
+                })
+            }));
+        }
+    }
+    // One after another: some claims make the server forget its history, under everybody.
+    let limits = Limits {
+        at_once: 1,
+        time: CLAIM_TIMEOUT,
     };
+    claims::run(&limits, Server::new(), claims, async |_| Ok(()))
 }
 
-claims! {
-    /// Claims about every API server.
-    CLAIMS:
-    list: [
-        items_come_in_the_order_of_their_names,
-        an_empty_list_has_items_and_a_version,
-        items_of_a_built_in_kind_do_not_name_it,
-        a_list_shows_the_write_that_was_answered_before_it,
-        pages_hold_the_limit_and_the_last_one_does_not_continue,
-        a_page_that_just_holds_all_does_not_continue,
-        later_pages_show_the_state_of_the_first,
-        the_rest_is_counted_only_without_selectors,
-        the_limit_is_ignored_at_version_zero,
-        a_version_without_a_limit_is_the_least,
-        future_version_times_out,
-        a_version_that_is_no_number_is_bad,
-        garbage_for_continue_is_bad,
-        continue_with_a_version_is_bad,
-        expired_page_token_has_a_new_one_that_continues,
-    ],
-    selectors: [
-        pods_are_selected_by_their_node,
-        node_and_name_select_together,
-        a_field_that_a_kind_does_not_know_is_bad,
-    ],
-    watch: [
-        a_watch_shows_what_came_after_its_version_in_order,
-        the_last_event_is_the_last_state_under_a_version_of_its_own,
-        events_name_their_kind,
-        without_a_version_all_that_is_there_comes_first,
-        a_watch_without_a_version_marks_the_end_too_if_bookmarks_are_allowed,
-        a_version_of_the_future_is_silence,
-        a_forgotten_version_is_an_error_in_the_stream_and_its_end,
-        a_version_that_is_no_number_is_refused_without_a_reason,
-        a_watch_ends_cleanly_when_its_time_is_over,
-        unselected_objects_are_not_seen,
-        a_single_object_may_be_watched_by_its_name,
-        a_selector_that_is_bad_in_a_list_is_bad_in_a_watch,
-    ],
-    writes: [
-        the_server_gives_uid_time_and_version,
-        creating_answers_201,
-        existing_object_cannot_be_created,
-        object_being_deleted_still_exists,
-        creating_with_a_version_is_an_internal_error,
-        missing_namespace_is_not_found,
-        body_and_path_must_agree_on_the_namespace,
-        body_and_path_must_agree_on_the_name,
-        a_body_that_cannot_be_read_is_bad,
-        a_stale_version_cannot_be_updated,
-        an_update_without_a_version_overwrites,
-        an_update_of_another_uid_is_a_conflict,
-        missing_object_cannot_be_updated,
-        an_update_that_changes_nothing_is_no_event_and_no_version,
-        setting_the_time_of_deletion_is_invalid,
-        removing_the_time_of_deletion_is_ignored,
-        uid_and_time_of_creation_do_not_change,
-        the_generation_of_a_pod_moves_with_its_spec_only,
-        the_node_of_a_pod_does_not_change,
-        a_pod_is_pending_and_has_half_a_minute_of_grace_by_default,
-        a_recreated_object_has_another_uid,
-    ],
-    patches: [
-        merging_removes_nulls_and_replaces_lists,
-        owners_are_merged_strategically_by_uid,
-        an_owner_is_taken_out_by_its_uid,
-        a_json_patch_is_done_in_order,
-        a_json_patch_whose_test_fails_changes_nothing,
-        a_patch_of_another_uid_is_invalid_not_a_conflict,
-        a_patch_of_a_stale_version_is_a_conflict,
-        a_stale_version_is_seen_before_another_uid,
-        missing_object_cannot_be_patched,
-        a_patch_that_changes_nothing_is_no_event_and_no_version,
-        a_patch_of_an_unknown_type_is_unsupported,
-        a_patch_that_cannot_be_read_is_bad,
-    ],
-    status: [
-        the_object_itself_does_not_take_a_status,
-        a_status_given_at_creation_is_not_taken,
-        the_status_does_not_take_a_spec,
-        labels_and_finalizers_do_come_in_through_the_status,
-        owners_do_not_come_in_through_the_status,
-        conditions_are_merged_by_their_type,
-        addresses_are_merged_by_their_ip,
-        container_statuses_are_replaced_as_a_whole,
-        exit_is_stored_as_sent,
-        the_phase_may_go_back,
-        a_status_for_another_uid_is_invalid,
-        a_status_for_its_own_uid_is_taken,
-        status_of_a_deleted_pod_is_not_found,
-        claim_statuses_stay_if_a_status_sets_them_to_null,
-        an_empty_list_clears_claim_statuses,
-        a_node_changes_no_claim_statuses,
-        a_cleared_time_in_the_status_is_left_out,
-    ],
-    grace: [
-        a_deleted_pod_stays_and_shows_when_its_grace_is_over,
-        a_deletion_may_ask_for_more_than_the_spec,
-        a_second_deletion_without_a_grace_changes_nothing,
-        a_second_deletion_cannot_lengthen,
-        a_second_deletion_may_shorten_from_the_first_one_s_time,
-        a_grace_below_zero_is_one_second,
-        a_grace_of_zero_is_seen_as_a_change_and_an_end,
-        the_final_deletion_ends_a_graceful_one,
-        the_final_deletion_of_another_uid_is_a_conflict,
-        a_pod_without_a_node_goes_at_once,
-        a_pod_that_has_finished_goes_at_once,
-        a_pod_that_finishes_during_its_grace_stays,
-        a_finalizer_holds_a_pod_whose_grace_is_over,
-        losing_its_finalizers_does_not_end_a_pod_within_its_grace,
-        a_spec_with_a_grace_of_zero_goes_at_once,
-        a_name_of_a_terminating_pod_is_taken,
-    ],
-    deletion: [
-        the_answer_names_what_was_removed,
-        deletion_of_a_missing_object_is_not_found,
-        another_uid_is_a_conflict_that_names_the_kind,
-        another_version_is_a_conflict,
-        matching_uid_and_version_allow_the_deletion,
-        preconditions_hold_for_what_is_being_deleted_too,
-        object_is_deleted_with_its_last_finalizer,
-        object_is_kept_with_one_of_two_finalizers,
-        update_without_finalizers_completes_the_deletion,
-        deleting_again_changes_nothing,
-        no_finalizer_is_added_during_deletion,
-        a_policy_is_a_finalizer_until_its_work_is_done,
-        a_later_policy_replaces_an_earlier_one,
-        options_that_contradict_are_invalid,
-        options_of_another_kind_are_bad,
-    ],
-    nodes: [
-        it_reads_its_own_pods_only,
-        a_pod_that_is_not_there_is_forbidden_not_missing,
-        node_lists_pods_only_by_its_name,
-        an_absent_pod_is_an_empty_list_to_its_node,
-        node_watches_pods_only_by_its_name,
-        node_deletes_its_own_pods_gracefully_or_not,
-        node_does_not_delete_pods_of_other_nodes,
-        deleting_a_pod_that_is_gone_is_not_found,
-        deleting_under_an_old_uid_is_a_conflict_wherever_the_new_pod_is,
-        node_does_not_delete_collections,
-        node_changes_the_status_of_its_own_pods_only,
-        a_status_under_an_old_uid_is_refused_by_where_the_new_pod_is,
-        node_does_not_change_labels_through_the_status,
-        node_changes_nothing_else_of_a_pod,
-        node_creates_only_mirror_pods,
-        it_reads_its_own_node_only,
-        a_node_that_does_not_exist_is_missing_to_itself,
-        unknown_token_is_unauthorized,
-    ],
-    volumes: [
-        a_node_takes_one_out_of_its_list_if_that_is_still_as_it_was_seen,
-        the_last_one_leaves_no_list,
-        a_node_reads_the_persistent_volumes_of_its_pods_only,
-        a_node_reads_the_resource_claims_of_its_pods_only,
-    ],
-    leases: [
-        a_time_has_six_digits_or_is_refused,
-        putting_an_absent_one_creates_it,
-        putting_a_present_one_needs_its_version,
-        a_lease_of_no_time_is_invalid,
-        a_node_keeps_its_own_lease,
-        a_node_keeps_no_other_lease,
-        a_node_does_not_list_leases,
-    ],
-    events: [
-        a_node_creates_and_changes_events,
-        a_node_does_not_read_or_delete_events,
-        an_event_lies_where_its_object_is,
-        an_event_about_a_node_lies_in_the_default_namespace,
-        an_event_keeps_its_micro_time,
-        an_event_has_no_dependents_to_wait_for,
-    ],
-    errors: [
-        a_missing_object_is_named_in_the_details,
-        the_details_of_a_group_s_object_name_the_group,
-        a_missing_route_of_the_core_has_no_details,
-        a_missing_group_is_plain_text,
-        a_method_that_a_path_does_not_know_is_not_allowed,
-        an_empty_list_in_an_absent_namespace_is_no_error,
-        a_namespace_that_is_terminating_takes_nothing_new,
-    ],
-    discovery: [
-        aggregated_discovery_is_served_on_request,
-        the_aggregated_form_is_preferred_wherever_it_stands,
-        known_etag_is_not_modified,
-        a_version_whose_server_is_away_is_stale,
-    ],
-    metadata: [
-        one_object_in_json_is_its_metadata_alone,
-        one_object_in_protobuf_says_the_same,
-        deletion_is_visible_in_protobuf,
-        a_list_in_json_names_the_kind_of_its_items,
-        protobuf_list_continues_like_json,
-        form_of_one_object_is_not_that_of_a_list,
-        unknown_form_is_not_acceptable,
-        first_known_form_is_used,
-        a_refusal_is_in_json_if_only_objects_were_asked_for_in_protobuf,
-        a_change_is_answered_as_asked,
-        a_deletion_is_answered_with_metadata_or_a_status,
-    ],
-    metadata_events: [
-        a_watch_in_json_shows_metadata_and_bookmarks_of_it,
-        a_watch_in_protobuf_is_frames_of_the_same,
-        a_bookmark_in_protobuf_ends_the_initial_events,
-        an_error_in_a_protobuf_watch_is_a_protobuf_status,
-        a_list_is_no_form_of_a_watch,
-    ],
-    custom: [
-        each_version_serves_the_same_objects,
-        custom_objects_keep_any_field_and_name_their_kind,
-        object_without_kind_is_bad,
-        custom_metadata_is_available_in_protobuf_but_nothing_else,
-        custom_objects_accept_no_strategic_patch,
-        put_of_a_custom_object_needs_its_version_and_creates_none,
-        generation_of_a_custom_object_changes_except_with_metadata,
-        status_subresource_of_a_custom_object_accepts_only_status,
-    ],
-    definitions: [
-        all_at_once_its_kind_is_named_with_group_and_version,
-        a_cluster_wide_kind_has_no_namespaces_and_the_other_way_round,
-        a_version_that_is_no_longer_served_has_no_route,
-        a_change_of_what_is_served_ends_the_watches,
-        instances_are_deleted_with_their_definition,
-        definition_waits_for_an_instance_with_a_finalizer,
-        a_deleted_definition_takes_no_new_instance_as_long_as_it_is_there,
-        a_definition_that_comes_back_brings_nothing_back,
-        a_definition_is_named_after_what_it_defines,
-    ],
-    collecting: [
-        replication_controllers_orphan_by_default,
-        the_old_option_beats_a_finalizer_given_at_birth,
-        a_finalizer_given_at_birth_is_a_policy,
-        two_policies_at_once_are_invalid,
-        a_deletion_that_waits_is_a_new_generation_once,
-        a_pod_s_policy_is_that_of_its_first_deletion,
-        a_deletion_fits_the_version_that_it_names_and_no_other,
-        references_may_disagree_about_one_uid_and_go_together,
-        the_last_reference_leaves_no_list_behind,
-        unblocking_a_reference_that_is_gone_brings_it_back,
-        a_merge_of_references_fits_one_version,
-        owners_that_cannot_be_are_invalid,
-        a_wrong_owner_is_named_by_its_index_and_field,
-    ],
+fn read(table: &str, text: &'static str) -> Result<Vec<Claim>> {
+    let mut claims: Vec<Claim> = Vec::new();
+    for (number, line) in (1..).zip(text.lines().map(str::trim)) {
+        if let Some(name) = line.strip_prefix("== ") {
+            claims.push(Claim {
+                name: format!("{table}::{}", name.trim_end_matches(REAL_ONLY)),
+                lines: Vec::new(),
+                real_only: name.ends_with(REAL_ONLY),
+            });
+        } else if !line.is_empty() && !line.starts_with("//") {
+            let claim = claims.last_mut();
+            let claim = claim.with_context(|| format!("{table}:{number} is before the first claim"))?;
+            claim.lines.push((number, line));
+        }
+    }
+    Ok(claims)
 }
 
-claims! {
-    /// Claims about requests that only the real API server serves: the agent's way back to discovery group by group, and
-    /// what a scheduler does.
-    CLUSTER_CLAIMS:
-    discovery: [
-        the_core_has_its_one_version,
-        a_group_names_its_versions_and_the_preferred_one,
-        a_version_lists_its_resources,
-        subresource_has_its_own_entry,
-        unstored_resource_can_only_be_created,
-        unknown_aggregated_form_is_not_acceptable,
-        a_version_whose_server_is_away_fails_alone,
-    ],
-    watch: [
-        a_pod_appears_to_its_node_when_it_is_bound,
-    ],
-    definitions: [
-        defined_kind_is_served_and_discovered,
-    ],
+impl<'a> Run<'a> {
+    async fn new(api: &'a dyn ApiServer, index: usize) -> Result<Self> {
+        let admin = api.admin()?;
+        let (ns, node, other) = (
+            format!("claim-{index}"),
+            format!("node-{index}"),
+            format!("elsewhere-{index}"),
+        );
+        let namespace = json!({"metadata": {"name": ns}});
+        admin.create("/api/v1/namespaces", &namespace).await?.ok()?;
+        let group = format!("{ns}.test");
+        let leases = "/apis/coordination.k8s.io/v1/namespaces";
+        let (meta, protobuf) = ("g=meta.k8s.io;v=v1", "application/vnd.kubernetes.protobuf");
+        let kept = [
+            ("leases", format!("{leases}/{ns}/leases")),
+            ("node-leases", format!("{leases}/kube-node-lease/leases")),
+            (
+                "claims",
+                format!("/apis/resource.k8s.io/v1/namespaces/{ns}/resourceclaims"),
+            ),
+            ("definitions", DEFINITIONS.to_owned()),
+            ("definition", format!("{DEFINITIONS}/things.{group}")),
+            ("one", format!("application/json;as=PartialObjectMetadata;{meta}")),
+            ("list", format!("application/json;as=PartialObjectMetadataList;{meta}")),
+            ("protobuf", protobuf.to_owned()),
+            ("protobuf-one", format!("{protobuf};as=PartialObjectMetadata;{meta}")),
+            (
+                "protobuf-list",
+                format!("{protobuf};as=PartialObjectMetadataList;{meta}"),
+            ),
+            (
+                "aggregated",
+                "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList".to_owned(),
+            ),
+            ("held", TEST_FINALIZER.to_owned()),
+            ("group", group),
+            ("ns", ns),
+            ("other", other),
+            ("node", node.clone()),
+        ];
+        let stranger = admin.with_token("never-heard-of");
+        Ok(Run {
+            api,
+            clients: [("admin", admin), ("node", api.node(&node)?), ("stranger", stranger)].into(),
+            kept: kept.map(|(name, text)| (name.to_owned(), Value::String(text))).into(),
+            headers: Vec::new(),
+            answer: None,
+            watch: None,
+        })
+    }
+
+    async fn check(mut self, lines: &[(usize, &str)]) -> Result<()> {
+        for (index, (number, line)) in lines.iter().enumerate() {
+            let next = lines.get(index + 1).map(|(_, line)| *line);
+            let expectation = next.and_then(|line| line.strip_prefix("-> "));
+            self.step(line, expectation)
+                .await
+                .with_context(|| format!("line {number}: {line}"))?;
+        }
+        Ok(())
+    }
+
+    /// Does one line; `expectation` is that of the line after it.
+    async fn step(&mut self, line: &str, expectation: Option<&str>) -> Result<()> {
+        let line = self.fill(line)?;
+        if let Some(expected) = line.strip_prefix("-> ") {
+            return expected::answer(expected, self.answer.as_ref().context("there is no answer")?);
+        }
+        let (name, line) = line
+            .split_once(" := ")
+            .map_or((None, line.as_str()), |(name, line)| (Some(name), line));
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let came = match word {
+            "forget" => return self.api.forget_history().await,
+            "with" => {
+                let (header, value) = rest.split_once(' ').context("a header without a value")?;
+                self.headers.push((header.parse()?, value.to_owned()));
+                return Ok(());
+            }
+            "header" => {
+                let (header, start) = rest.split_once(' ').context("a header without a value")?;
+                let value = match (&self.answer, &self.watch) {
+                    (Some(answer), _) => answer.header(header),
+                    (None, Some(watch)) => watch.content_type(),
+                    (None, None) => bail!("there is no answer"),
+                };
+                ensure!(value.starts_with(start), "it is {value:?}");
+                return Ok(());
+            }
+            "define" => return self.define(rest).await,
+            ">" => {
+                let watch = self.watch.as_mut().context("there is no watch")?;
+                let event = time::timeout(STEP_TIMEOUT, async {
+                    loop {
+                        let event = next_event(watch).await?;
+                        // A server sends one at any time.
+                        let is_other = event.as_ref().is_some_and(|(kind, _)| kind == "BOOKMARK");
+                        if !is_other || rest.starts_with("BOOKMARK") {
+                            return anyhow::Ok(event);
+                        }
+                    }
+                })
+                .await
+                .context("no event came")??;
+                expected::event(rest, event.as_ref())?;
+                event.map(|(_, object)| object).unwrap_or_default()
+            }
+            _ => self.request(line, expectation).await?,
+        };
+        if let Some(name) = name {
+            self.kept.insert(name.to_owned(), came);
+        }
+        Ok(())
+    }
+
+    /// Sends a request, and returns the body of its answer.
+    async fn request(&mut self, line: &str, expectation: Option<&str>) -> Result<Value> {
+        let headers = std::mem::take(&mut self.headers);
+        let expectation = expectation.map(|line| self.fill(line)).transpose()?;
+        let (repeat, line) = line.strip_prefix("until ").map_or((false, line), |line| (true, line));
+        let (client, line) = ["node", "stranger"]
+            .into_iter()
+            .find_map(|name| Some((name, line.strip_prefix(name)?.strip_prefix(' ')?)))
+            .unwrap_or(("admin", line));
+        let (method, path, body) = self.parse(line)?;
+        let client = &self.clients[client];
+        let call = || {
+            let call = match method.as_str() {
+                "WATCH" => client.call(Method::GET, &path).options(&[("watch", "true")]),
+                "MERGE" | "STRATEGIC" | "JSON" => {
+                    let kind = match method.as_str() {
+                        "MERGE" => Patch::Merge,
+                        "STRATEGIC" => Patch::Strategic,
+                        _ => Patch::Json,
+                    };
+                    client
+                        .call(Method::PATCH, &path)
+                        .body(kind.content_type(), body.clone().into_bytes())
+                }
+                method => {
+                    let call = client.call(method.parse().unwrap_or_default(), &path);
+                    match body.as_str() {
+                        "" => call,
+                        body => call.body("application/json", body.as_bytes().to_vec()),
+                    }
+                }
+            };
+            headers
+                .iter()
+                .fold(call, |call: Call<'_>, (name, value)| call.header(name.clone(), value))
+        };
+        if method == "WATCH" {
+            match call().stream().await {
+                Ok(watch) => (self.answer, self.watch) = (None, Some(watch)),
+                Err(Error::Refused { answer, .. }) if expectation.is_some() => self.answer = Some(*answer),
+                Err(error) => return Err(error.into()),
+            }
+            return Ok(Value::Null);
+        }
+        let begun = time::Instant::now();
+        let answer = loop {
+            let mut answer = call().send().await?;
+            if answer
+                .header("content-type")
+                .starts_with("application/vnd.kubernetes.protobuf")
+            {
+                answer.body = proto::to_json(&answer.bytes)?;
+            }
+            let checked = match &expectation {
+                Some(expected) => expected::answer(expected, &answer),
+                None => answer.clone().ok().map(drop).map_err(Into::into),
+            };
+            match checked {
+                Err(error) if !repeat || begun.elapsed() > STEP_TIMEOUT => return Err(error),
+                Err(_) => time::sleep(Duration::from_millis(20)).await,
+                Ok(()) => break answer,
+            }
+        };
+        let etag = answer.header("etag").to_owned();
+        self.kept.insert("header".to_owned(), json!({ "etag": etag }));
+        let body = answer.body.clone();
+        self.answer = Some(answer);
+        Ok(body)
+    }
+
+    /// Method, path and body of a request.
+    fn parse(&self, line: &str) -> Result<(String, String, String)> {
+        let mut words = line.splitn(3, ' ');
+        let (method, path) = (words.next().unwrap_or_default(), words.next().context("no path")?);
+        let rest = words.next().unwrap_or_default();
+        let containers = json!([{"name": "main", "image": "example.test/main"}]);
+        let metadata = json!({"name": path, "namespace": self.kept["ns"]});
+        let (collection, object) = match method {
+            "map" => ("configmaps", json!({"metadata": metadata})),
+            "pod" => (
+                "pods",
+                json!({"metadata": metadata, "spec": {"nodeName": self.kept["node"], "containers": containers}}),
+            ),
+            "event" => {
+                let about = json!({"kind": "Pod", "namespace": self.kept["ns"], "name": "p", "uid": path});
+                (
+                    "events",
+                    json!({"metadata": metadata, "involvedObject": about, "reason": "Tested", "type": "Normal"}),
+                )
+            }
+            "controller" => {
+                let template = json!({"metadata": {"labels": {"app": "a"}}, "spec": {"containers": containers}});
+                let spec = json!({"replicas": 0, "selector": {"app": "a"}, "template": template});
+                ("replicationcontrollers", json!({"metadata": metadata, "spec": spec}))
+            }
+            "thing" => {
+                let (name, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+                let group = text(&self.kept["group"]);
+                let thing =
+                    json!({"apiVersion": format!("{group}/{path}"), "kind": "Thing", "metadata": {"name": name}});
+                return Ok(("POST".to_owned(), text(&self.kept[path]), merged(Some(thing), rest)?));
+            }
+            method => {
+                let path = if path.starts_with('/') {
+                    path.to_owned()
+                } else {
+                    format!("/api/v1/namespaces/{}/{path}", text(&self.kept["ns"]))
+                };
+                let body = match rest.strip_prefix("raw ") {
+                    Some(raw) => raw.to_owned(),
+                    None => merged(None, rest)?,
+                };
+                return Ok((method.to_owned(), path, body));
+            }
+        };
+        let path = format!("/api/v1/namespaces/{}/{collection}", text(&self.kept["ns"]));
+        Ok(("POST".to_owned(), path, merged(Some(object), rest)?))
+    }
+
+    /// Defines the claim's own kind: scope, versions, and subresources if there are any.
+    async fn define(&mut self, line: &str) -> Result<()> {
+        let (line, subresources) = line
+            .split_once(" {")
+            .map_or((line, None), |(line, json)| (line, Some(json)));
+        let mut words = line.split(' ');
+        let namespaced = words.next() == Some("Namespaced");
+        let versions: Vec<&str> = words.collect();
+        let group = text(&self.kept["group"]);
+        let mut definition = definition(&group, namespaced, &versions);
+        if let Some(json) = subresources {
+            definition["spec"]["versions"][0]["subresources"] = serde_json::from_str(&format!("{{{json}"))?;
+        }
+        self.clients["admin"].create(DEFINITIONS, &definition).await?.ok()?;
+        for version in versions {
+            let namespace = if namespaced {
+                format!("namespaces/{}/", text(&self.kept["ns"]))
+            } else {
+                String::new()
+            };
+            let path = format!("/apis/{group}/{version}/{namespace}things");
+            self.kept.insert(version.to_owned(), path.as_str().into());
+            self.request(&format!("until GET {path}"), Some("200")).await?;
+        }
+        Ok(())
+    }
+
+    /// The line with all that is written as `<…>` filled in.
+    fn fill(&self, line: &str) -> Result<String> {
+        let mut filled = String::new();
+        let mut rest = line;
+        while let Some((before, after)) = rest.split_once('<') {
+            let (name, after) = after.split_once('>').context("a < without a >")?;
+            filled.push_str(before);
+            filled.push_str(&self.value_of(name).with_context(|| format!("there is no <{name}>"))?);
+            rest = after;
+        }
+        Ok(filled + rest)
+    }
+
+    fn value_of(&self, name: &str) -> Option<String> {
+        if let Some((owner, uid)) = name.strip_prefix("owner ").and_then(|it| it.split_once(' ')) {
+            return Some(json!({"apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid}).to_string());
+        }
+        let mut path = name.split('.');
+        let mut value = self.kept.get(path.next()?)?;
+        for field in path {
+            value = match field {
+                "uid" | "continue" => &value["metadata"][field],
+                "rv" => &value["metadata"]["resourceVersion"],
+                field => &value[field],
+            };
+        }
+        (!value.is_null()).then(|| text(value))
+    }
+}
+
+/// The next event of a watch: its type and object.
+async fn next_event(watch: &mut Watch) -> Result<Option<(String, Value)>> {
+    if watch.content_type().starts_with("application/json") {
+        let event = watch.next().await?;
+        return Ok(event.map(|event| (format!("{:?}", event.kind).to_uppercase(), event.object)));
+    }
+    match watch.next_message().await? {
+        Some((change, object)) => Ok(Some((change, proto::to_json(&object)?))),
+        None => Ok(None),
+    }
+}
+
+/// The first of some JSON values, changed by the others as merge patches.
+fn merged(first: Option<Value>, patches: &str) -> Result<String> {
+    let mut value = first;
+    for patch in serde_json::Deserializer::from_str(patches).into_iter::<Value>() {
+        let patch = patch.context("a body that is no JSON")?;
+        match &mut value {
+            Some(value) => json_patch::merge(value, &patch),
+            None => value = Some(patch),
+        }
+    }
+    Ok(value.map(|value| value.to_string()).unwrap_or_default())
+}
+
+/// A text without its quotes, anything else as JSON.
+fn text(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_table_has_claims_whose_names_are_theirs_alone() -> Result<()> {
+        let mut names = std::collections::BTreeSet::new();
+        for (table, text) in TABLES {
+            let claims = read(table, text)?;
+            assert!(!claims.is_empty(), "{table} claims nothing");
+            for claim in claims {
+                assert!(!claim.lines.is_empty(), "{} claims nothing", claim.name);
+                assert!(names.insert(claim.name.clone()), "{} is there twice", claim.name);
+            }
+        }
+        Ok(())
+    }
 }

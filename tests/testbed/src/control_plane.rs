@@ -15,13 +15,13 @@ use std::{
     fs,
     net::TcpListener,
     path::{Path, PathBuf},
+    process::Command,
     time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use futures::future::BoxFuture;
 use serde_json::json;
-use tokio::time;
 
 use self::{binaries::Binaries, credentials::Credentials, directory::Directory, process::Process};
 pub use self::{
@@ -29,14 +29,12 @@ pub use self::{
     leader::Leader,
 };
 use crate::{
-    api::{Access, ApiServer, kubeconfig, kubeconfig_of},
-    rest::{self, Client},
+    api::{ADMIN, Access, ApiServer, kubeconfig_of, node_user},
+    rest::Client,
 };
 
 /// Limit of a start: about 4 s on an idle machine, several times that on a busy one.
 const START_TIMEOUT: Duration = Duration::from_secs(120);
-/// Interval of readiness checks.
-const POLL: Duration = Duration::from_millis(100);
 /// A free port may be taken before it is used: then others are tried.
 const ATTEMPTS: usize = 3;
 /// The server creates it after it is ready.
@@ -58,8 +56,6 @@ pub struct ControlPlane {
     directory: Directory,
 }
 
-// === impl ControlPlane ===
-
 impl ControlPlane {
     /// The names of the nodes that have an identity here; all others are answered with 401.
     pub fn nodes() -> impl Iterator<Item = String> {
@@ -73,8 +69,7 @@ impl ControlPlane {
         let binaries = Binaries::find().await?;
         let mut last = None;
         for _ in 0..ATTEMPTS {
-            let started = time::timeout(START_TIMEOUT, Self::start_on_free_ports(&binaries)).await;
-            match started.context("the control plane was not ready in time")? {
+            match Self::start_on_free_ports(&binaries).await {
                 Ok(control_plane) => return Ok(control_plane),
                 Err(e) if format!("{e:#}").contains("address already in use") => last = Some(e),
                 Err(e) => return Err(e),
@@ -91,7 +86,7 @@ impl ControlPlane {
         let directory = Directory::new()?;
         let credentials = Credentials::new(directory.path())?;
 
-        let mut etcd = Process::start(
+        let mut etcd = start(
             &binaries.etcd,
             &directory.path().join("etcd.log"),
             &[
@@ -110,7 +105,7 @@ impl ControlPlane {
 
         let file = |name: &str| directory.path().join(name).display().to_string();
         fs::write(file(AUDIT_POLICY), audit_policy()).context("write the audit policy")?;
-        let mut apiserver = Process::start(
+        let mut apiserver = start(
             &binaries.kube_apiserver,
             &directory.path().join("kube-apiserver.log"),
             &[
@@ -136,7 +131,7 @@ impl ControlPlane {
                 format!("--audit-log-path={}", file(AUDIT_LOG)),
             ],
         )?;
-        let admin = Client::new(&url, &credentials.admin_token(), Some(credentials.ca()))?;
+        let admin = Client::new(&url, &credentials.token(ADMIN), Some(credentials.ca()))?;
         ready(&mut apiserver, &admin, "/readyz").await?;
         for namespace in SYSTEM_NAMESPACES {
             ready(&mut apiserver, &admin, &format!("/api/v1/namespaces/{namespace}")).await?;
@@ -152,9 +147,8 @@ impl ControlPlane {
         })
     }
 
-    /// Path of a kubectl.
     pub async fn kubectl() -> Result<PathBuf> {
-        binaries::kubectl().await
+        binaries::find("kubectl").await
     }
 
     /// Starts controllers; they are stopped when the result is dropped.
@@ -164,15 +158,12 @@ impl ControlPlane {
         ControllerManager::start(self, settings).await
     }
 
-    /// As the administrator.
-    pub fn administrator(&self) -> Access {
-        self.access(self.credentials.admin_token())
-    }
-
-    fn access(&self, token: String) -> Access {
+    fn access_with(&self, user: &str, token: String) -> Access {
         Access {
             url: self.url.clone(),
             ca: Some(self.credentials.ca().to_owned()),
+            socket: None,
+            user: user.to_owned(),
             token,
         }
     }
@@ -185,12 +176,7 @@ impl ControlPlane {
     /// A kubeconfig of a node with its certificate and key in that file.
     pub fn node_kubeconfig_with(&self, node: &str, pem: &Path) -> String {
         let pair = format!("client-certificate: {0}\n    client-key: {0}", pem.display());
-        kubeconfig_of(
-            &self.url,
-            Some(self.credentials.ca()),
-            &format!("system:node:{node}"),
-            &pair,
-        )
+        kubeconfig_of(&self.url, Some(self.credentials.ca()), &node_user(node), &pair)
     }
 
     /// The server's audit log of writes to pods, one line of JSON each.
@@ -211,35 +197,8 @@ impl ControlPlane {
 }
 
 impl ApiServer for ControlPlane {
-    fn url(&self) -> String {
-        self.url.clone()
-    }
-
-    fn admin_kubeconfig(&self) -> String {
-        kubeconfig(
-            &self.url,
-            Some(self.credentials.ca()),
-            "admin",
-            &self.credentials.admin_token(),
-        )
-    }
-
-    fn node_kubeconfig(&self, name: &str) -> String {
-        let user = format!("system:node:{name}");
-        kubeconfig(
-            &self.url,
-            Some(self.credentials.ca()),
-            &user,
-            &self.credentials.node_token(name),
-        )
-    }
-
-    fn admin(&self) -> rest::Result<Client> {
-        Ok(self.admin.clone())
-    }
-
-    fn node(&self, name: &str) -> rest::Result<Client> {
-        Ok(self.admin.with_token(&self.credentials.node_token(name)))
+    fn access(&self, user: &str) -> Access {
+        self.access_with(user, self.credentials.token(user))
     }
 
     fn forget_history(&self) -> BoxFuture<'_, Result<()>> {
@@ -247,21 +206,25 @@ impl ApiServer for ControlPlane {
     }
 }
 
-/// Polls until the answer is 200; fails if the process exits.
+fn start(program: &Path, log: &Path, arguments: &[String]) -> Result<Process> {
+    let mut command = Command::new(program);
+    command.args(arguments);
+    Process::start(command, log)
+}
+
+/// Waits until the answer is 200; fails if the process exits.
 async fn ready(process: &mut Process, client: &Client, path: &str) -> Result<()> {
-    loop {
-        if client.get(path).await.is_ok_and(|answer| answer.status.is_success()) {
-            return Ok(());
-        }
-        if let Some(status) = process.ended()? {
-            bail!(
-                "{} ended with {status}; its log ends with:\n{}",
-                process.name(),
-                process.log_tail()
-            );
-        }
-        time::sleep(POLL).await;
-    }
+    let ready = process.until_ok(START_TIMEOUT, async || {
+        let answer = client.get(path).await?;
+        ensure!(
+            answer.status.is_success(),
+            "{path}: {} {}",
+            answer.code(),
+            answer.message()
+        );
+        Ok(())
+    });
+    ready.await
 }
 
 /// Audit policy: only completed writes of pods.
@@ -299,7 +262,7 @@ mod tests {
 
     fn shell(directory: &Directory, script: &str) -> Result<Process> {
         let arguments = ["-c".to_owned(), script.to_owned()];
-        Process::start("/bin/sh".as_ref(), &directory.path().join("log"), &arguments)
+        start("/bin/sh".as_ref(), &directory.path().join("log"), &arguments)
     }
 
     #[tokio::test]

@@ -15,8 +15,6 @@ pub struct Crictl {
     endpoint: String,
 }
 
-// === impl Crictl ===
-
 impl Crictl {
     /// crictl for this containerd. `go-program.sh` builds the program once.
     pub async fn of(containerd: &Containerd) -> Result<Self> {
@@ -28,9 +26,6 @@ impl Crictl {
     }
 
     /// Runs it, and returns what it prints.
-    ///
-    /// # Errors
-    /// It does not run, or ends with another code than 0; then with what it says.
     pub async fn run(&self, arguments: &[&str]) -> Result<String> {
         let mut command = Command::new(&self.program);
         command.args(["--runtime-endpoint", &self.endpoint]).args(arguments);

@@ -1,26 +1,37 @@
 //! The demo: six pods on a private node are deleted, and the agent's teardown is shown.
 //!
-//! `cast → stage → progress → timelines → remaining`. Everything is removed afterwards, also after a failure.
+//! `cast → stage → deletion → timelines → leftovers`. Everything is removed afterwards, also after a failure.
 
 mod cast;
 mod picture;
-mod progress;
-mod remaining;
 mod screen;
 
-use std::collections::BTreeMap;
-use std::path::Path;
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
+use serde_json::Value;
+use tokio::time::Instant;
 
 use self::cast::{Member, NAMESPACE, cast};
-use self::progress::{Fate, Progress};
-use self::remaining::Remaining;
 use self::screen::{Mood, Screen};
 use crate::apiserver::{Config, MemApiServer};
+use crate::leftovers::Leftovers;
+use crate::rest::EventType;
 use crate::stage::{AgentProcess, Stage};
+use crate::wait::{eventually, until_ok};
 
+/// Much longer than the slowest pod takes.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Resources on the node, as [`Leftovers`] names them, with the names shown here.
+const RESOURCES: [(&str, &str); 6] = [
+    ("container", "containers"),
+    ("sandbox", "sandboxes"),
+    ("process", "processes"),
+    ("mount", "mounts"),
+    ("cgroup", "cgroups"),
+    ("directory", "directories"),
+];
 /// Pods whose timelines are in the picture.
 const PICTURED: [&str; 2] = ["stubborn", "farewell"];
 
@@ -31,7 +42,7 @@ pub async fn run(agent: &Path, picture: Option<&Path>) -> Result<bool> {
         "there is no agent at {}: build it (cargo build --release), or name it with --agent",
         agent.display()
     );
-    let mut screen = Screen::new();
+    let mut screen = Screen::default();
     let cast = cast();
     screen.heading("A node of its own");
     let api = MemApiServer::start(Config::default()).await?;
@@ -60,61 +71,109 @@ async fn play(stage: &Stage, agent: &Path, cast: &[Member], screen: &mut Screen)
     for member in cast {
         screen.say(&format!("    {:12} {}", member.name, member.does));
     }
-    let before = Remaining::look(stage, &pods).await?;
+    let before = stage.leftovers(&pods).await?;
 
-    let agent = stage.start_agent(agent, &[]).await?;
+    let agent = stage.start_agent(agent).await?;
     screen.record(true);
     screen.heading("All six are deleted; the agent takes them down");
-    screen.say("  Cleanup (containers, logs, directories) waits until no other pod is being stopped.\n");
-    let fates = delete(stage, &agent, cast, screen).await?;
+    screen.say("  Cleanup (containers, logs, directories) comes last, of at most four pods at once.\n");
+    let last = agent.during(delete(stage, &agent, cast, screen)).await?;
 
     screen.record(false);
     screen.heading("How each of them went: one bar for each step, from its beginning to its end");
-    show_timelines(stage, &agent, cast, &fates, screen).await?;
-    let code = agent.stop().await?;
+    show_timelines(stage, &agent, cast, &last, screen).await?;
+    agent.stop().await?;
 
     screen.record(true);
     screen.heading("Leftovers");
-    let after = Remaining::look_patiently(stage, &pods).await?;
-    for ((kind, before), (_, after)) in before.counts().into_iter().zip(after.counts()) {
-        let mood = if after == 0 { Mood::Good } else { Mood::Bad };
-        screen.mark(mood, &format!("{kind:12} {before:3} before, {after} now"));
-    }
-    for line in after.lines() {
-        screen.say(&format!("      {line}"));
-    }
-    ensure!(code == Some(0), "the agent ended with exit code {code:?}");
-    screen.say(if after.is_nothing() {
-        "\nNothing is left on the node."
-    } else {
-        "\nSomething is left."
+    // The kernel may need a moment to reap a process.
+    let clean = until_ok(Duration::from_secs(5), async || {
+        let left = stage.leftovers(&pods).await?;
+        ensure!(left.is_empty(), "{left}");
+        Ok(())
     });
-    Ok(after.is_nothing())
+    clean.await.ok();
+    let after = stage.leftovers(&pods).await?;
+    for (kind, name) in RESOURCES {
+        let count = |left: &Leftovers| left.count(kind);
+        let mood = if after.has(kind) { Mood::Bad } else { Mood::Good };
+        screen.mark(
+            mood,
+            &format!("{name:12} {:3} before, {} now", count(&before), count(&after)),
+        );
+    }
+    if !after.is_empty() {
+        screen.say(&format!("\nThis is left:\n{after}"));
+        return Ok(false);
+    }
+    screen.say("\nNothing is left on the node.");
+    Ok(true)
 }
 
+/// Deletes all pods, and waits until the agent is done with them. Returns their last objects.
 async fn delete(
     stage: &Stage,
     agent: &AgentProcess,
     cast: &[Member],
     screen: &mut Screen,
-) -> Result<BTreeMap<&'static str, Fate>> {
+) -> Result<BTreeMap<String, Value>> {
     let path = format!("/api/v1/namespaces/{NAMESPACE}/pods");
     let list = stage.admin.list(&path, &[]).await?.ok()?;
     let version = list["metadata"]["resourceVersion"].as_str().unwrap_or_default();
-    let watch = stage.admin.watch(&path, &[("resourceVersion", version)]).await?;
-    let progress = Progress::new(agent, watch, cast.iter().map(|member| member.name).collect());
+    let mut watch = stage.admin.watch(&path, &[("resourceVersion", version)]).await?;
+    let begin = Instant::now();
     let deletes = cast
         .iter()
         .map(|member| stage.admin.delete_pod(NAMESPACE, member.name, member.grace));
     try_join_all(deletes).await?;
-    progress.follow(screen).await
+    let mut last = BTreeMap::new();
+    let mut left = cast.len();
+    while left > 0 {
+        let Some(event) = tokio::time::timeout_at(begin + LIMIT, watch.next()).await?? else {
+            bail!("the API server has ended the watch");
+        };
+        let name = event.name().to_owned();
+        if event.kind == EventType::Deleted {
+            left -= 1;
+            let seconds = begin.elapsed().as_secs_f64();
+            screen.mark(Mood::Good, &format!("{name:12} object deleted after {seconds:.2} s"));
+        }
+        last.insert(name, event.object);
+    }
+    eventually(LIMIT, "the node to be clean", async || {
+        Ok((agent.status().await?["counters"]["finished"] == cast.len()).then_some(()))
+    })
+    .await?;
+    let seconds = begin.elapsed().as_secs_f64();
+    screen.mark(Mood::Good, &format!("node clean after {seconds:.2} s"));
+    Ok(last)
+}
+
+/// The last status of each container, such as `main 0`.
+fn exits(pod: &Value) -> Vec<String> {
+    let statuses = pod["status"]["containerStatuses"].as_array().into_iter().flatten();
+    let exits = statuses.filter_map(|status| {
+        let ended = &status["state"]["terminated"];
+        let message = ended["message"].as_str().map(str::trim).unwrap_or_default();
+        let message = if message.is_empty() {
+            String::new()
+        } else {
+            format!(" (“{message}”)")
+        };
+        Some(format!(
+            "{} {}{message}",
+            status["name"].as_str()?,
+            ended["exitCode"].as_i64()?
+        ))
+    });
+    exits.collect()
 }
 
 async fn show_timelines(
     stage: &Stage,
     agent: &AgentProcess,
     cast: &[Member],
-    fates: &BTreeMap<&'static str, Fate>,
+    last: &BTreeMap<String, Value>,
     screen: &mut Screen,
 ) -> Result<()> {
     let events = stage
@@ -128,7 +187,7 @@ async fn show_timelines(
         screen.heading(&format!("{}. {}: {}", index + 1, member.name, member.does));
         screen.say(&format!("   Look for: {}.", member.look_for));
         screen.say(agent.timeline(NAMESPACE, member.name).await?.trim_end());
-        let exits = fates.get(member.name).map(Fate::exits).unwrap_or_default();
+        let exits = last.get(member.name).map(exits).unwrap_or_default();
         if !exits.is_empty() {
             screen.say(&format!("  reported exit codes: {}", exits.join(", ")));
         }

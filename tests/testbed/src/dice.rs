@@ -5,8 +5,6 @@ use std::time::Duration;
 /// See the module's documentation (splitmix64).
 pub struct Dice(u64);
 
-// === impl Dice ===
-
 impl Dice {
     /// The same numbers for the same seed.
     pub fn new(seed: u64) -> Self {

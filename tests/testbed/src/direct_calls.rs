@@ -11,23 +11,11 @@ use tokio::time::Instant;
 use crate::containerd::Cri;
 use crate::pods::StartedPod;
 
-/// Durations.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Times {
-    /// Per pod, from the common start until its sandbox was stopped; in the order of the pods.
-    pub pods: Vec<Duration>,
-    /// Until the last one was stopped.
-    pub total: Duration,
-}
-
-/// For each pod: runs its hooks, stops its containers and then its sidecars, and then its sandbox; all pods in parallel.
-pub async fn teardown(cri: Cri, pods: &[StartedPod], grace: Duration) -> Result<Times> {
+/// For each pod: runs its hooks, stops its containers and then its sidecars, and then its sandbox; all pods in parallel. Returns
+/// the time until each pod's sandbox is stopped.
+pub async fn teardown(cri: Cri, pods: &[StartedPod], grace: Duration) -> Result<Vec<Duration>> {
     let begin = Instant::now();
-    let pods = try_join_all(pods.iter().map(|pod| one(cri.clone(), pod, grace, begin))).await?;
-    Ok(Times {
-        pods,
-        total: begin.elapsed(),
-    })
+    try_join_all(pods.iter().map(|pod| one(cri.clone(), pod, grace, begin))).await
 }
 
 async fn one(cri: Cri, pod: &StartedPod, grace: Duration, begin: Instant) -> Result<Duration> {

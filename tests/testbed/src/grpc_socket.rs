@@ -20,7 +20,6 @@ use tonic::transport::server::Connected;
 /// How a socket treats new connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// It serves them.
     Serve,
     /// It accepts them and never answers.
     Silent,
@@ -44,8 +43,6 @@ struct Wire {
 
 /// Banner of Debian's OpenSSH.
 const GREETING: &[u8] = b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n";
-
-// === impl Socket ===
 
 impl Socket {
     /// Listens at `path`; an existing socket is replaced.
@@ -115,8 +112,6 @@ async fn keep(mut incoming: mpsc::UnboundedReceiver<io::Result<Wire>>, greeting:
     }
     pending::<()>().await;
 }
-
-// === impl Wire ===
 
 impl Wire {
     fn poll_cut(&mut self, cx: &mut Context<'_>) -> io::Result<()> {

@@ -11,9 +11,6 @@ use serde_json::json;
 use tokio::net::UnixSocket;
 
 /// Creates directories, a mount table with one cgroup hierarchy, and the kubelet's configuration, in an empty directory.
-///
-/// # Errors
-/// The file that cannot be created.
 pub fn create(dir: &Path) -> io::Result<()> {
     let path = |name: &str| -> PathBuf { dir.join(name) };
     for name in ["kubelet/pods", "logs", "root", "cgroup/kubepods", "proc", "sys/block"] {
@@ -34,9 +31,6 @@ pub fn create(dir: &Path) -> io::Result<()> {
 }
 
 /// Creates a socket without a listener, as a killed program leaves it.
-///
-/// # Errors
-/// If the path is in use.
 pub fn stale_socket(path: &Path) -> io::Result<()> {
     // It never listens: a child that another thread has just forked may still have a dropped listener.
     UnixSocket::new_stream()?.bind(path).map(drop)

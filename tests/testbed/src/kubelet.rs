@@ -4,9 +4,9 @@
 //! `binary → config.yaml → kubeconfig → process → Node is Ready`. It uses the stage's directories, so that an agent of
 //! that stage finds everything that a dead kubelet leaves.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, path::Path, process::Command, time::Duration};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use nix::{
     sys::signal::{Signal, kill},
@@ -39,8 +39,6 @@ pub struct Kubelet {
     process: Process,
 }
 
-// === impl Kubelet ===
-
 impl Kubelet {
     /// Starts it on a stage whose node it registers; the Node is Ready when this returns.
     pub async fn start(stage: &Stage) -> Result<Self> {
@@ -55,7 +53,7 @@ impl Kubelet {
 
     /// Starts it, with the existing configuration if it is not the first, and waits for nothing.
     pub async fn spawn_through(stage: &Stage, endpoint: &str) -> Result<Self> {
-        let program = binaries::kubelet().await?;
+        let program = binaries::find("kubelet").await?;
         Self::spawn(stage, &program, endpoint)
     }
 
@@ -76,7 +74,8 @@ impl Kubelet {
             fs::write(&config, configuration(dirs, &own, free_ports()?))
                 .with_context(|| format!("write {}", config.display()))?;
         }
-        let mut arguments: Vec<String> = [
+        let mut command = Command::new("unshare");
+        command.args([
             "--mount",
             "--propagation",
             "unchanged",
@@ -84,11 +83,9 @@ impl Kubelet {
             "-c",
             START,
             "start-kubelet",
-        ]
-        .map(str::to_owned)
-        .into();
-        arguments.extend([own.display().to_string(), program.display().to_string()]);
-        arguments.extend([
+        ]);
+        command.args([own.as_path(), program]);
+        command.args([
             format!("--config={}", config.display()),
             format!("--kubeconfig={}", kubeconfig.display()),
             format!("--root-dir={}", dirs.kubelet_root.display()),
@@ -98,36 +95,23 @@ impl Kubelet {
             format!("--node-ip={}", stage.containerd.host_ip()),
             "--v=2".to_owned(),
         ]);
-        let process = Process::start("unshare".as_ref(), &own.join("log"), &arguments)?;
+        let process = Process::start(command, &own.join("log"))?;
         Ok(Self { process })
     }
 
     async fn until_ready(mut self, stage: &Stage) -> Result<Self> {
-        let late = Instant::now() + START_LIMIT;
         let path = format!("/api/v1/nodes/{}", stage.node);
-        loop {
+        let is_ready = |condition: &Value| {
+            condition["type"] == "Ready" && condition["status"] == "True" && condition["reason"] == "KubeletReady"
+        };
+        let ready = async || {
             let node = stage.admin.get(&path).await?.body;
             let conditions = node["status"]["conditions"].as_array();
-            let ready = |condition: &serde_json::Value| {
-                condition["type"] == "Ready" && condition["status"] == "True" && condition["reason"] == "KubeletReady"
-            };
-            if conditions.is_some_and(|conditions| conditions.iter().any(ready)) {
-                return Ok(self);
-            }
-            if let Some(status) = self.process.ended()? {
-                bail!(
-                    "the kubelet ended with {status}; its log ends with:\n{}",
-                    self.log_tail()
-                );
-            }
-            if Instant::now() > late {
-                bail!(
-                    "the node is not ready after {START_LIMIT:?}; the kubelet's log ends with:\n{}",
-                    self.log_tail()
-                );
-            }
-            sleep(POLL).await;
-        }
+            ensure!(conditions.is_some_and(|all| all.iter().any(is_ready)), "{conditions:?}");
+            Ok(())
+        };
+        self.process.until_ok(START_LIMIT, ready).await?;
+        Ok(self)
     }
 
     /// Creates pods on its node, the only ones in their namespace, and waits until they run.

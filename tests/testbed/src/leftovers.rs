@@ -22,8 +22,6 @@ pub struct Leftovers {
     pub remains: Vec<String>,
 }
 
-// === impl Leftovers ===
-
 impl Leftovers {
     /// Searches everything that a pod with this UID can have left. A failed search is an error.
     pub async fn of(dirs: &NodeDirs, cri: Cri, uid: &str) -> Result<Self> {
@@ -82,8 +80,6 @@ struct Look<'a> {
     uids: BTreeSet<String>,
     found: Leftovers,
 }
-
-// === impl Look ===
 
 impl Look<'_> {
     async fn at_runtime(&mut self, mut cri: Cri) -> Result<()> {

@@ -1,12 +1,13 @@
 //! Test environments, demo and benchmarks of pod-teardown.
 
+#![allow(missing_docs, reason = "only what a name does not say is documented")]
+
 pub mod api;
 pub mod apiserver;
 pub mod balancer;
 pub mod bench;
-pub mod bench_gc;
-pub mod bench_idle;
 pub mod cgroups;
+pub mod claims;
 pub mod command;
 pub mod containerd;
 pub mod contract;
@@ -18,7 +19,6 @@ pub mod direct_calls;
 pub mod drivers;
 mod grpc_socket;
 pub mod host_files;
-pub mod http2;
 pub mod kubelet;
 pub mod leftovers;
 pub mod mounts;

@@ -46,9 +46,6 @@ pub fn listen() -> (Connector, Incoming) {
 }
 
 /// Opens a connection to the server at this URL.
-///
-/// # Errors
-/// `ConnectionRefused` if no server has this address.
 pub fn connect(url: &Uri) -> io::Result<DuplexStream> {
     let address = url.authority().and_then(|authority| authority.as_str().parse().ok());
     let server = address.and_then(|address: SocketAddr| servers().get(&address).cloned());
@@ -61,8 +58,6 @@ fn servers() -> MutexGuard<'static, HashMap<SocketAddr, Connector>> {
     SERVERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// === impl Connector ===
-
 impl Connector {
     /// Opens a connection. The client sees it closed if the server accepts no more.
     pub fn connect(&self) -> DuplexStream {
@@ -71,8 +66,6 @@ impl Connector {
         ours
     }
 }
-
-// === impl Route ===
 
 impl Route {
     /// A new address.

@@ -79,17 +79,3 @@ fn architecture() -> &'static str {
         other => other,
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_object_carries_the_machines_identity() {
-        let node = node_object("n1", "10.0.0.1");
-        let machine_id = fs::read_to_string("/etc/machine-id").unwrap_or_default();
-        assert_eq!(node["status"]["nodeInfo"]["machineID"], machine_id.trim());
-        assert_eq!(node["metadata"]["name"], "n1");
-        assert_eq!(node["status"]["conditions"][3]["status"], "True");
-    }
-}

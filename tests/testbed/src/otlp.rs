@@ -28,7 +28,6 @@ use wire::{
     trace_service_server::{TraceService, TraceServiceServer},
 };
 
-/// A received span.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReceivedSpan {
     /// Attribute `service.name` of the sender.
@@ -39,7 +38,6 @@ pub struct ReceivedSpan {
     pub span_id: String,
     /// In hexadecimal; empty for a root span.
     pub parent: String,
-    /// Its name.
     pub name: String,
     /// Start, in nanoseconds since the Unix epoch.
     pub start: u64,
@@ -63,29 +61,19 @@ pub struct OtlpReceiver {
 #[derive(Debug, Default)]
 struct State {
     spans: Mutex<Vec<ReceivedSpan>>,
-    /// Header `authorization` of each request that has it.
-    tokens: Mutex<Vec<String>>,
     /// Requests that fail with `UNAVAILABLE` first.
     failures: Mutex<usize>,
 }
 
 struct Receiver(Arc<State>);
 
-// === impl OtlpReceiver ===
-
 impl OtlpReceiver {
     /// Listens at a free port.
-    ///
-    /// # Errors
-    /// When no port can be used.
     pub async fn start() -> io::Result<Self> {
         Self::serve("http", Server::builder()).await
     }
 
     /// As [`Self::start`], with TLS. Returns also its certificate, as PEM.
-    ///
-    /// # Errors
-    /// When no port can be used, or no certificate can be made.
     pub async fn start_with_tls() -> io::Result<(Self, String)> {
         let CertifiedKey { cert, signing_key } =
             rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).map_err(io::Error::other)?;
@@ -111,25 +99,15 @@ impl OtlpReceiver {
     }
 
     /// Its URL.
-    #[must_use]
     pub fn endpoint(&self) -> String {
         format!("{}://{}", self.scheme, self.addr)
     }
 
-    /// Header `authorization` of each request that had it.
-    #[must_use]
-    pub fn tokens(&self) -> Vec<String> {
-        self.state.tokens.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Its address.
-    #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
     /// All spans so far.
-    #[must_use]
     pub fn spans(&self) -> Vec<ReceivedSpan> {
         self.state.spans.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -158,10 +136,6 @@ impl TraceService for Receiver {
                 *failures -= 1;
                 return Err(Status::unavailable("not now"));
             }
-        }
-        if let Some(token) = request.metadata().get("authorization") {
-            let token = String::from_utf8_lossy(token.as_bytes()).into_owned();
-            self.0.tokens.lock().unwrap_or_else(PoisonError::into_inner).push(token);
         }
         let mut received = Vec::new();
         for resource_spans in request.into_inner().resource_spans {

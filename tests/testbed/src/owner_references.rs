@@ -10,7 +10,6 @@ pub const TEST_FINALIZER: &str = "example.test/held";
 pub struct ObjectSpec {
     /// Owner references.
     pub owners: Vec<Value>,
-    /// Finalizers.
     pub finalizers: Vec<&'static str>,
 }
 

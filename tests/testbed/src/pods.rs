@@ -40,14 +40,11 @@ pub struct PodStarter {
     host_ip: String,
 }
 
-/// A started pod.
 #[derive(Debug, Clone)]
 pub struct StartedPod {
-    /// Its object.
     pub pod: Pod,
     /// Its UID, namespace and name.
     pub identity: Identity,
-    /// ID of its sandbox.
     pub sandbox_id: String,
     /// IDs of its containers by name, in the order of the spec, init containers first.
     pub containers: IndexMap<String, String>,
@@ -68,15 +65,12 @@ pub struct StartedPod {
 /// Result of a command in a container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Executed {
-    /// Exit code.
     pub exit_code: i32,
     /// Its standard output.
     pub stdout: String,
     /// Its standard error.
     pub stderr: String,
 }
-
-// === impl PodStarter ===
 
 impl PodStarter {
     /// A starter with a connection of its own, which belongs to the calling async runtime.
@@ -190,8 +184,6 @@ impl PodStarter {
             .await
     }
 }
-
-// === impl StartedPod ===
 
 impl StartedPod {
     /// What identifies it.

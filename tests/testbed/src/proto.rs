@@ -9,7 +9,9 @@ mod generated {
 }
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use jiff::Timestamp;
 use prost::Message;
+use serde_json::Value;
 
 pub use generated::*;
 
@@ -52,7 +54,6 @@ macro_rules! named {
 named!(PartialObjectMetadata: "meta.k8s.io/v1", PartialObjectMetadataList: "meta.k8s.io/v1", Status: "v1");
 
 /// A message as it is sent.
-#[must_use]
 pub fn encode<M: Named>(message: &M) -> Bytes {
     let (api_version, kind) = M::TYPE;
     let unknown = Unknown {
@@ -71,9 +72,6 @@ pub fn encode<M: Named>(message: &M) -> Bytes {
 }
 
 /// What was sent.
-///
-/// # Errors
-/// It is something else.
 pub fn decode<M: Named>(bytes: &[u8]) -> Result<M, Error> {
     let unknown = Unknown::decode(bytes.strip_prefix(MAGIC).ok_or(Error::NoMagic)?)?;
     let kind = unknown.type_meta.unwrap_or_default();
@@ -86,8 +84,39 @@ pub fn decode<M: Named>(bytes: &[u8]) -> Result<M, Error> {
     Ok(M::decode(unknown.raw.as_deref().unwrap_or_default())?)
 }
 
+/// What was sent as JSON, with its kind.
+pub fn to_json(bytes: &[u8]) -> Result<Value, Error> {
+    let unknown = Unknown::decode(bytes.strip_prefix(MAGIC).ok_or(Error::NoMagic)?)?;
+    let kind = unknown.type_meta.unwrap_or_default();
+    let mut json = match kind.kind() {
+        "PartialObjectMetadata" => serde_json::json!(decode::<PartialObjectMetadata>(bytes)?),
+        "PartialObjectMetadataList" => serde_json::json!(decode::<PartialObjectMetadataList>(bytes)?),
+        _ => serde_json::json!(decode::<Status>(bytes)?),
+    };
+    json["kind"] = kind.kind().into();
+    Ok(json)
+}
+
+impl TryFrom<String> for Time {
+    type Error = jiff::Error;
+
+    fn try_from(text: String) -> Result<Self, jiff::Error> {
+        Ok(Time {
+            seconds: Some(text.parse::<Timestamp>()?.as_second()),
+            nanos: Some(0),
+        })
+    }
+}
+
+impl From<Time> for String {
+    fn from(time: Time) -> Self {
+        Timestamp::from_second(time.seconds())
+            .map(|time| time.to_string())
+            .unwrap_or_default()
+    }
+}
+
 /// An event of a watch as it is sent; `object` is a message.
-#[must_use]
 pub fn frame(change: &str, object: Bytes) -> Bytes {
     let event = WatchEvent {
         r#type: Some(change.to_owned()),
@@ -102,9 +131,6 @@ pub fn frame(change: &str, object: Bytes) -> Bytes {
 }
 
 /// Removes the first complete event from the buffer: its type and its object.
-///
-/// # Errors
-/// It is no event.
 pub fn next_frame(came: &mut BytesMut) -> Result<Option<(String, Vec<u8>)>, Error> {
     let Some(length) = came.first_chunk::<4>() else {
         return Ok(None);
@@ -140,25 +166,5 @@ mod tests {
         assert_eq!(decode::<PartialObjectMetadata>(&bytes).unwrap(), sent);
         assert!(matches!(decode::<Status>(&bytes), Err(Error::Another { .. })));
         assert!(matches!(decode::<Status>(b"{}"), Err(Error::NoMagic)));
-    }
-
-    #[test]
-    fn an_event_waits_until_it_is_there_as_a_whole() {
-        let bytes = [
-            frame("ADDED", encode(&metadata("a"))),
-            frame("DELETED", encode(&metadata("b"))),
-        ]
-        .concat();
-        let mut came = BytesMut::new();
-        let mut seen = Vec::new();
-        for byte in bytes {
-            came.put_u8(byte);
-            while let Some((change, object)) = next_frame(&mut came).unwrap() {
-                let metadata = decode::<PartialObjectMetadata>(&object).unwrap().metadata.unwrap();
-                seen.push((change, metadata.name.unwrap()));
-            }
-        }
-        let pair = |change: &str, name: &str| (change.to_owned(), name.to_owned());
-        assert_eq!(seen, [pair("ADDED", "a"), pair("DELETED", "b")]);
     }
 }

@@ -12,7 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
@@ -61,6 +61,22 @@ struct Written {
     pods: HashMap<String, String>,
 }
 
+/// Checks that all of a client's methods only read, and that these are among them.
+pub fn expect_reads(methods: &[String], some: &[&str]) -> Result<()> {
+    let is_read = |method: &String| {
+        method.starts_with("List")
+            || method.starts_with("Stream")
+            || method.ends_with("Status")
+            || ["Version", "RuntimeConfig", "GetContainerEvents"].contains(&&**method)
+    };
+    ensure!(methods.iter().all(is_read), "{methods:?}");
+    let missing = some
+        .iter()
+        .find(|wanted| methods.iter().all(|method| method != **wanted));
+    ensure!(missing.is_none(), "no {missing:?}: {methods:?}");
+    Ok(())
+}
+
 /// One socket; closed when this is dropped.
 #[derive(Debug)]
 pub struct Recorder {
@@ -73,8 +89,6 @@ struct Open {
     record: Record,
     index: usize,
 }
-
-// === impl Recorder ===
 
 impl Recorder {
     /// Listens at `path` for this client, in front of the runtime at `runtime`.
@@ -160,8 +174,6 @@ async fn pass(
     Ok(Response::from_parts(parts, body))
 }
 
-// === impl Record ===
-
 impl Record {
     /// All changing calls so far, in order of arrival.
     pub fn calls(&self) -> Vec<Recorded> {
@@ -218,8 +230,6 @@ impl Record {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-// === impl Open ===
 
 impl Open {
     fn close(self, call: &Call, answer: &[u8], done: bool) {

@@ -62,7 +62,6 @@ pub enum Error {
     Refused {
         /// Method and path.
         request: String,
-        /// The whole answer.
         answer: Box<Answer>,
     },
     /// A condition was not met in time.
@@ -100,8 +99,6 @@ pub struct Client {
     token: Option<String>,
 }
 
-// === impl Answer ===
-
 impl Answer {
     /// The body of a 2xx answer; anything else is an error.
     pub fn ok(self) -> Result<Value> {
@@ -137,8 +134,6 @@ impl Answer {
             .unwrap_or_default()
     }
 }
-
-// === impl Client ===
 
 impl Client {
     /// A client for the server at `url`. An empty token sends none; without a CA any certificate is accepted.
@@ -176,7 +171,6 @@ impl Client {
     }
 
     /// The same server with another identity.
-    #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         Self {
             token: Some(token.to_owned()),
@@ -189,7 +183,6 @@ impl Client {
         Call::new(self, method, path)
     }
 
-    /// GET of one object.
     pub async fn get(&self, path: &str) -> Result<Answer> {
         self.call(Method::GET, path).send().await
     }
@@ -209,7 +202,6 @@ impl Client {
         self.call(Method::PUT, path).json(object).send().await
     }
 
-    /// PATCH of one object.
     pub async fn patch(&self, path: &str, kind: Patch, patch: &Value) -> Result<Answer> {
         self.call(Method::PATCH, path).patch(kind, patch).send().await
     }

@@ -8,9 +8,6 @@ use serde_json::Value;
 const DIR: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/schema");
 
 /// What in this answer is not as the schema of this name says, also fields that it does not have.
-///
-/// # Errors
-/// When there is no such schema.
 pub fn violations(name: &str, answer: &Value) -> Result<Vec<String>> {
     let path = Path::new(DIR).join(format!("{name}.json"));
     let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;

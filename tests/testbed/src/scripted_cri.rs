@@ -29,7 +29,6 @@ mod pod;
 mod script;
 mod service;
 mod stage;
-mod streams;
 mod world;
 
 use std::path::{Path, PathBuf};
@@ -66,13 +65,8 @@ pub struct ScriptedCri {
     _dir: Option<TempDir>,
 }
 
-// === impl ScriptedCri ===
-
 impl ScriptedCri {
     /// Starts a runtime with this world and an empty script.
-    ///
-    /// # Panics
-    /// When its socket cannot be created.
     pub async fn start(world: World) -> Self {
         let dir = tempfile::tempdir().expect("a directory for the socket");
         let cri = Self {
@@ -87,9 +81,6 @@ impl ScriptedCri {
     }
 
     /// A runtime controlled by its director, only reachable by [`ScriptedCri::service`].
-    ///
-    /// # Panics
-    /// When there is no temporary directory.
     pub fn without_socket(world: World, director: Box<dyn Director>) -> Self {
         Self {
             stage: Arc::new(Stage::new(world, Some(director))),
@@ -179,7 +170,6 @@ impl ScriptedCri {
         look(&self.stage.now().world)
     }
 
-    /// Changes the world.
     pub fn change<T>(&self, change: impl FnOnce(&mut World) -> T) -> T {
         let result = change(&mut self.stage.now().world);
         self.stage.changed.notify_waiters();
@@ -210,46 +200,29 @@ impl ScriptedCri {
     }
 
     /// Listens again, with the world as it has become.
-    ///
-    /// # Panics
-    /// When the socket cannot be made.
     pub async fn start_again(&self) {
         self.listen(Manner::Serve).await;
     }
 
     /// Accepts connections from now on and never answers.
-    ///
-    /// # Panics
-    /// When the socket cannot be made.
     pub async fn fall_silent(&self) {
         self.listen(Manner::Silent).await;
     }
 
     /// Speaks another protocol to new connections from now on.
-    ///
-    /// # Panics
-    /// When the socket cannot be made.
     pub async fn speak_another_protocol(&self) {
         self.listen(Manner::Foreign).await;
     }
 
     async fn listen(&self, manner: Manner) {
         self.stop().await;
-        let socket = Socket::open(
-            &self.path,
-            manner,
-            streams::with_streams(Routes::new(self.service()), &self.stage),
-        )
-        .expect("a socket to listen on");
+        let socket = Socket::open(&self.path, manner, Routes::new(self.service())).expect("a socket to listen on");
         *self.socket.lock().await = Some(socket);
     }
 
     // --- the result ---
 
     /// Waits until every expected call has come and has been answered. Fails the test if one is missing or unexpected.
-    ///
-    /// # Panics
-    /// With the complaints and the log.
     #[track_caller]
     pub fn finished(&self) -> impl Future<Output = ()> {
         let caller = std::panic::Location::caller();
@@ -261,9 +234,6 @@ impl ScriptedCri {
     }
 
     /// The same as a value, with another timeout.
-    ///
-    /// # Errors
-    /// With the complaints and the log.
     pub async fn verdict(&self, patience: Duration) -> Result<(), String> {
         let settled = async {
             loop {

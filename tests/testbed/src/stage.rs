@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-pub use self::agent::AgentProcess;
+pub use self::agent::{AgentCommand, AgentProcess};
 use crate::{
     api::ApiServer,
     containerd::Containerd,
@@ -24,19 +24,14 @@ pub const PODS: &str = "/api/v1/namespaces/default/pods";
 
 /// The node without its agent.
 pub struct Stage {
-    /// The API server.
     pub api: Box<dyn ApiServer>,
-    /// Name of the node.
     pub node: String,
     /// The administrator's client.
     pub admin: Client,
-    /// Starts pods.
     pub starter: PodStarter,
     /// The runtime; dropped last, because everything above is in its workspace.
     pub containerd: Containerd,
 }
-
-// === impl Stage ===
 
 impl Stage {
     /// Starts a runtime and registers the node.
@@ -99,7 +94,6 @@ impl Stage {
         Ok(started)
     }
 
-    /// As [`Self::run_pods`], for one.
     pub async fn run_pod(&self, pod: &Value) -> Result<StartedPod> {
         let started = self.run_pods(std::slice::from_ref(pod)).await?;
         started.into_iter().next().context("one pod in, one pod out")
@@ -116,9 +110,19 @@ impl Stage {
         Ok(())
     }
 
-    /// Starts the agent with the node's own credentials.
-    pub async fn start_agent(&self, binary: &Path, more: &[&str]) -> Result<AgentProcess> {
-        AgentProcess::start(self, binary, more).await
+    /// An agent with the node's own credentials, in mode `always`.
+    pub fn agent(&self, binary: &Path) -> Result<AgentCommand> {
+        AgentCommand::new(self, binary, "agent")
+    }
+
+    /// Starts it, and waits until it watches.
+    pub async fn start_agent(&self, binary: &Path) -> Result<AgentProcess> {
+        self.agent(binary)?.start().await
+    }
+
+    /// Output and exit code of `check` with the flags of this node's agent.
+    pub async fn check(&self, binary: &Path) -> Result<(String, Option<i32>)> {
+        AgentCommand::new(self, binary, "check")?.check().await
     }
 
     /// Leftovers of these pods on the node.

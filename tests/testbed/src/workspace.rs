@@ -29,8 +29,6 @@ pub struct Workspace {
     _owner: Flock<File>,
 }
 
-// === impl Ground ===
-
 impl Workspace {
     /// Removes leftovers of dead runs, then creates a workspace. Blocks for a moment.
     pub fn claim() -> Result<Self> {

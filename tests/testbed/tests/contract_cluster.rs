@@ -3,10 +3,10 @@
 use std::process::ExitCode;
 
 use testbed::{
-    contract::{self, CLAIMS, CLUSTER_CLAIMS},
+    contract::{self, Claims},
     control_plane::ControlPlane,
 };
 
 fn main() -> anyhow::Result<ExitCode> {
-    contract::main(&[CLAIMS, CLUSTER_CLAIMS], ControlPlane::start)
+    contract::main(Claims::All, || Box::pin(ControlPlane::start()))
 }

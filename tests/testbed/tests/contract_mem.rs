@@ -4,9 +4,11 @@ use std::process::ExitCode;
 
 use testbed::{
     apiserver::{Config, MemApiServer},
-    contract::{self, CLAIMS},
+    contract::{self, Claims},
 };
 
 fn main() -> anyhow::Result<ExitCode> {
-    contract::main(&[CLAIMS], async || Ok(MemApiServer::start(Config::default()).await?))
+    contract::main(Claims::Common, || {
+        Box::pin(async { Ok(MemApiServer::start(Config::default()).await?) })
+    })
 }

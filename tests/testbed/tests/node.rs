@@ -1,9 +1,9 @@
 //! The private containerd, the pod starter and the search for leftovers. Needs root and a containerd.
 #![allow(clippy::unwrap_used, reason = "also in helpers of tests a panic is how they fail")]
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use serde_json::{Value, json};
 use testbed::containerd::{Containerd, POLITE};
@@ -170,70 +170,6 @@ async fn a_started_pod_is_what_a_kubelet_would_have_left() {
 }
 
 #[tokio::test]
-async fn a_status_says_what_runs() {
-    let (_containerd, starter) = node().await;
-    let mut object = full_pod();
-    object["spec"]["initContainers"] = json!([
-        {"name": "before", "command": ["true"]},
-        {"name": "beside", "command": ["sh", "-c", POLITE], "restartPolicy": "Always"},
-    ]);
-    let started = starter.start(&object).await.unwrap();
-    let order: Vec<&str> = started.containers.keys().map(String::as_str).collect();
-    assert_eq!(order, ["before", "beside", "one", "two", "three"]);
-    let status = starter.status_of(&started).await.unwrap();
-    assert_eq!(status["phase"], "Running");
-    assert_eq!(status["qosClass"], "BestEffort");
-    assert_eq!(status["podIP"].as_str(), started.ip.as_deref());
-    let before = &status["initContainerStatuses"][0];
-    assert_eq!(before["state"]["terminated"]["reason"], "Completed", "{before:#}");
-    assert_eq!(before["ready"], true);
-    let three = &status["containerStatuses"][2];
-    assert_eq!(
-        three["containerID"],
-        format!("containerd://{}", started.containers["three"])
-    );
-    assert!(three["state"]["running"]["startedAt"].is_string(), "{three:#}");
-    assert!(three["imageID"].as_str().unwrap().starts_with("sha256:"), "{three:#}");
-}
-
-#[tokio::test]
-async fn a_pod_can_be_reached_from_the_machine() {
-    let (_containerd, starter) = node().await;
-    let serve = json!({"containers": [{"name": "c", "command": ["sh", "-c", "echo hello | nc -l -p 8080"]}]});
-    let started = starter.start(&pod("server", &serve)).await.unwrap();
-    let address = format!("{}:8080", started.ip.clone().unwrap());
-    let begin = Instant::now();
-    let mut stream = loop {
-        match tokio::net::TcpStream::connect(&address).await {
-            Ok(stream) => break stream,
-            Err(error) if begin.elapsed() > PATIENCE => panic!("{address}: {error}"),
-            Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    };
-    let mut text = String::new();
-    tokio::io::AsyncReadExt::read_to_string(&mut stream, &mut text)
-        .await
-        .unwrap();
-    assert_eq!(text, "hello\n");
-}
-
-#[tokio::test]
-async fn pods_live_on_while_containerd_is_away() {
-    let (mut containerd, starter) = node().await;
-    let started = starter.start(&full_pod()).await.unwrap();
-    containerd.kill();
-    assert!(starter.exec(&started, "one", &["true"]).await.is_err());
-    containerd.restart().await.unwrap();
-    let said = starter.exec(&started, "one", &["true"]).await.unwrap();
-    assert_eq!(said.exit_code, 0);
-    let status = starter.status_of(&started).await.unwrap();
-    assert!(
-        status["containerStatuses"][0]["state"]["running"].is_object(),
-        "{status:#}"
-    );
-}
-
-#[tokio::test]
 async fn a_dropped_containerd_leaves_nothing() {
     let (containerd, starter) = node().await;
     starter.start(&full_pod()).await.unwrap();
@@ -254,46 +190,11 @@ async fn a_dropped_containerd_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_containerd_dropped_by_a_panic_leaves_nothing() {
-    let (sender, place) = tokio::sync::oneshot::channel();
-    let task = tokio::spawn(async move {
-        let (containerd, starter) = node().await;
-        // Dead, too: no process stops its pods.
-        let mut containerd = containerd;
-        starter.start(&full_pod()).await.unwrap();
-        containerd.kill();
-        sender
-            .send((
-                containerd.workspace().id().to_owned(),
-                containerd.workspace().dir().to_owned(),
-            ))
-            .unwrap();
-        panic!("on purpose");
-    });
-    let (id, dir) = place.await.unwrap();
-    assert!(task.await.unwrap_err().is_panic());
-    let after = traces(&id, &dir);
-    assert!(after.is_empty(), "{after:#?}");
-}
-
-#[tokio::test]
 async fn a_frozen_pod_does_not_keep_a_containerd_from_going() {
     let (containerd, starter) = node().await;
     let started = starter.start(&full_pod()).await.unwrap();
     cgroups::freeze(&started.cgroup).unwrap();
     containerd.stop().await.unwrap();
-}
-
-#[tokio::test]
-async fn two_instances_live_side_by_side() {
-    let ((first, first_starter), (second, second_starter)) = tokio::join!(node(), node());
-    let object = full_pod();
-    let (of_first, of_second) = tokio::try_join!(first_starter.start(&object), second_starter.start(&object)).unwrap();
-    assert_ne!(of_first.ip, of_second.ip);
-    first.stop().await.unwrap();
-    let said = second_starter.exec(&of_second, "one", &["true"]).await.unwrap();
-    assert_eq!(said.exit_code, 0, "the second one outlives the first");
-    second.stop().await.unwrap();
 }
 
 #[tokio::test]
@@ -307,38 +208,25 @@ async fn victim() {
     tokio::time::sleep(Duration::from_secs(120)).await;
 }
 
-/// A process that is killed on drop.
-struct Run(Child);
-
-impl Drop for Run {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
 /// Runs [`victim`] in a separate process until its pod runs, then kills it; returns its directory.
-async fn kill_a_run(before: impl FnOnce(&Path)) -> std::path::PathBuf {
+async fn kill_a_run(before: impl FnOnce(&Path)) -> PathBuf {
     let scratch = tempfile::tempdir().unwrap();
     let report = scratch.path().join("report");
-    let run = Command::new(std::env::current_exe().unwrap())
+    let mut run = tokio::process::Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "victim"])
         .env(VICTIM, &report)
         .stdout(Stdio::null())
         .stderr(Stdio::null())
+        .kill_on_drop(true)
         .spawn()
         .unwrap();
-    let run = Run(run);
-    let begin = Instant::now();
-    let dir = loop {
-        match std::fs::read_to_string(&report) {
-            Ok(text) if !text.is_empty() => break std::path::PathBuf::from(text),
-            _ if begin.elapsed() > PATIENCE => panic!("the victim has not started its pod"),
-            _ => tokio::time::sleep(Duration::from_millis(20)).await,
-        }
-    };
+    let started = wait::eventually(PATIENCE, "the victim's pod", async || {
+        let text = std::fs::read_to_string(&report).unwrap_or_default();
+        Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+    });
+    let dir = started.await.unwrap();
     before(&dir);
-    drop(run);
+    run.kill().await.unwrap();
     dir
 }
 
@@ -350,15 +238,12 @@ async fn a_killed_run_is_cleaned_up_behind() {
 }
 
 async fn no_trace_within(time: Duration, id: &str, dir: &Path) {
-    let begin = Instant::now();
-    loop {
+    let none = wait::until_ok(time, async || {
         let left = traces(id, dir);
-        if left.is_empty() {
-            return;
-        }
-        assert!(begin.elapsed() < time, "{left:#?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+        anyhow::ensure!(left.is_empty(), "{left:#?}");
+        Ok(())
+    });
+    none.await.unwrap();
 }
 
 #[tokio::test]
@@ -381,32 +266,6 @@ fn kill_watchdog(dir: &Path) {
     });
     let pid = nix::unistd::Pid::from_raw(watchdog.unwrap().pid);
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL).unwrap();
-}
-
-#[tokio::test]
-async fn fifty_pods_start_and_go() {
-    let (containerd, starter) = node().await;
-    let spec = json!({
-        "containers": containers(&["c"]),
-        "volumes": [{"name": "scratch", "emptyDir": {"medium": "Memory"}}],
-    });
-    let pods: Vec<Value> = (0..50).map(|nth| pod(&format!("p{nth}"), &spec)).collect();
-    let begin = Instant::now();
-    let started = starter.start_all(&pods).await.unwrap();
-    eprintln!("start: {:?}", begin.elapsed());
-    let times = direct_calls::teardown(containerd.cri(), &started, Duration::from_secs(5))
-        .await
-        .unwrap();
-    eprintln!("direct calls: {:?}", times.total);
-    assert!(times.pods.iter().all(|pod| *pod <= times.total));
-    let begin = Instant::now();
-    starter.clear_all_away(&started).await.unwrap();
-    eprintln!("clear: {:?}", begin.elapsed());
-    let begin = Instant::now();
-    let uids = started.iter().map(|pod| pod.uid());
-    let left = Leftovers::of_all(starter.dirs(), containerd.cri(), uids).await.unwrap();
-    assert!(left.is_empty(), "{left}");
-    eprintln!("look: {:?}", begin.elapsed());
 }
 
 #[tokio::test]

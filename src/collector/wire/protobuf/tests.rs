@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::collector::wire::WatchReader;
 
 fn text<T: From<String>>(words: &str) -> Option<T> {
     Some(words.to_owned().into())
@@ -70,7 +71,7 @@ fn page(count: usize) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8], cuts: &[usize]) -> Result<(Vec<Observed>, PageEnd), WireError> {
-    let (mut reader, mut found) = (PageReader::default(), Vec::new());
+    let (mut reader, mut found) = (ListReader::default(), Vec::new());
     let mut from = 0;
     for &cut in cuts.iter().chain([&bytes.len()]) {
         let to = cut.clamp(from, bytes.len());
@@ -84,7 +85,7 @@ fn read(bytes: &[u8], cuts: &[usize]) -> Result<(Vec<Observed>, PageEnd), WireEr
 fn a_protobuf_page_is_decoded_and_other_fields_are_skipped() {
     let (found, end) = read(&page(4), &[]).unwrap();
     let expected = PageEnd {
-        version: "4711".into(),
+        version: 4711,
         continue_token: "next".into(),
     };
     assert_eq!((found.len(), end), (4, expected));
@@ -147,7 +148,7 @@ fn invalid_utf8_is_replaced_and_the_object_is_decoded() {
     let owner = &object.owners[0];
     assert_eq!((&*owner.uid, &*owner.name, &*owner.kind), (damaged, damaged, damaged));
     assert_eq!(owner.api_version, damaged);
-    let events = WatchReader::default().read(&frame("ADDED", &envelope(OBJECT, &spoiled(bytes))));
+    let events = WatchReader::new(true).read(&frame("ADDED", &envelope(OBJECT, &spoiled(bytes))));
     assert_eq!(events.unwrap(), [WatchEvent::Applied(object.clone())]);
 }
 
@@ -177,16 +178,16 @@ fn all_event_types_are_decoded() {
         frame("ERROR", &envelope(STATUS, &status.encode_to_vec())),
     ]
     .concat();
-    let mut reader = WatchReader::default();
+    let mut reader = WatchReader::new(true);
     let mut events = Vec::new();
     for byte in stream.chunks(7) {
         events.extend(reader.read(byte).unwrap());
     }
-    let known = observed(some(1));
+    let known = observed(some(1)).unwrap();
     let expected = [
         WatchEvent::Applied(known.clone()),
         WatchEvent::Applied(known.clone()),
-        WatchEvent::Bookmark { version: "7".into() },
+        WatchEvent::Bookmark { version: 7 },
         WatchEvent::Deleted(known),
         WatchEvent::Error(410, "too old".into()),
     ];
@@ -202,9 +203,9 @@ proptest! {
         cuts.sort_unstable();
         let page = page(count);
         let (found, end) = read(&page, &cuts).unwrap();
-        let expected: Vec<Observed> = (0..count).map(|number| observed(some(number))).collect();
+        let expected: Vec<Observed> = (0..count).map(|number| observed(some(number)).unwrap()).collect();
         prop_assert_eq!(found, expected);
-        prop_assert_eq!(end.version, "4711");
+        prop_assert_eq!(end.version, 4711);
     }
 
     #[test]
@@ -215,6 +216,6 @@ proptest! {
         let _ = read(&[MAGIC, &bytes].concat(), &[3, 50]);
         let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
         let stream = if framed { [&length[..], &bytes].concat() } else { bytes };
-        let _ = WatchReader::default().read(&stream);
+        let _ = WatchReader::new(true).read(&stream);
     }
 }

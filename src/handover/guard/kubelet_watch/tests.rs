@@ -1,4 +1,4 @@
-//! A guard with scripted events, on a paused clock.
+//! A watch with scripted events, on a paused clock.
 
 use std::{
     collections::BTreeMap,
@@ -23,8 +23,12 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{super::kubelet::tests::machine, *};
-use crate::node::process_events::Unavailable;
+use super::{super::kubelet::tests::search, *};
+use crate::{
+    journal::Journal,
+    node::{effects::Effects, process_events::ProcessEvents},
+    teardown::work::Work,
+};
 
 /// Longer than any handling of an event, and shorter than any interval.
 const MOMENT: Duration = Duration::from_millis(20);
@@ -39,9 +43,9 @@ struct Script {
 }
 
 impl ProcessEvents for Script {
-    fn execs(&self) -> Result<BoxStream<'static, Execs>, Unavailable> {
+    fn execs(&self) -> io::Result<BoxStream<'static, Execs>> {
         let mut execs = self.execs.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut execs = execs.take().ok_or(Unavailable::NoAnswer)?;
+        let mut execs = execs.take().ok_or(io::ErrorKind::Unsupported)?;
         Ok(poll_fn(move |context| execs.poll_recv(context)).boxed())
     }
 
@@ -59,31 +63,31 @@ impl ProcessEvents for Script {
     }
 }
 
-/// A node with a guard that watches it.
-struct Scene {
+/// A node with a watch.
+struct WatchedNode {
     proc: tempfile::TempDir,
-    guard: Guard,
+    kubelet: Arc<KubeletWatch>,
     watch: AbortOnDropHandle<()>,
 }
 
-impl Scene {
+impl WatchedNode {
     /// The last search was half an idle interval ago, and the kernel had reported all starts until then.
     async fn new(script: Option<Script>) -> Self {
-        let (proc, ours, mut guard) = machine();
-        if let Some(script) = script {
-            guard = guard.with_process_events(Arc::new(script));
-        }
+        let (proc, mut search) = search();
+        search.events = script.map(|script| Arc::new(script) as Arc<dyn ProcessEvents>);
+        let (journal, work) = (Journal::in_memory(), Work::default());
+        let kubelet = Arc::new(KubeletWatch::new(search, journal, work, Arc::default()));
         // Without the line about events: it takes a subscription of its own.
-        let watched = guard.clone();
+        let watched = Arc::clone(&kubelet);
         let watch = tokio::spawn(async move {
             loop {
-                watched.watch_for_change(&ours).await;
+                watched.watch_for_change().await;
             }
         });
         sleep(SEARCH_INTERVAL / 2).await;
         Self {
             proc,
-            guard,
+            kubelet,
             watch: AbortOnDropHandle::new(watch),
         }
     }
@@ -96,7 +100,7 @@ impl Scene {
 
     async fn is_seen_after(&self, time: Duration) -> bool {
         sleep(time).await;
-        self.guard.kubelet().is_some()
+        self.kubelet.kubelet().is_some()
     }
 }
 
@@ -112,66 +116,70 @@ fn with_events() -> (UnboundedSender<Execs>, Script) {
 #[tokio::test(start_paused = true)]
 async fn kubelet_is_detected_within_a_second_and_within_a_quarter_of_it_while_busy() {
     for script in [None, Some(Script::default())] {
-        let scene = Scene::new(script).await;
-        scene.start(77, "kubelet");
-        assert!(!scene.is_seen_after(SEARCH_INTERVAL / 4).await);
-        assert!(scene.is_seen_after(SEARCH_INTERVAL / 4 + MOMENT).await);
-        let scene = Scene::new(None).await;
-        let _pod = scene.guard.begin("default/web-0".to_owned()).unwrap();
+        let node = WatchedNode::new(script).await;
+        node.start(77, "kubelet");
+        assert!(!node.is_seen_after(SEARCH_INTERVAL / 4).await);
+        assert!(node.is_seen_after(SEARCH_INTERVAL / 4 + MOMENT).await);
+        let node = WatchedNode::new(None).await;
+        let _pod = node
+            .kubelet
+            .work
+            .begin(&Effects::ungated(), "default/web-0".to_owned())
+            .unwrap();
         sleep(MOMENT).await;
-        scene.start(77, "kubelet");
-        assert!(scene.is_seen_after(BUSY_SEARCH_INTERVAL).await);
+        node.start(77, "kubelet");
+        assert!(node.is_seen_after(BUSY_SEARCH_INTERVAL).await);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn event_of_a_kubelet_blocks_effects_at_once() {
     let (events, script) = with_events();
-    let scene = Scene::new(Some(script)).await;
-    scene.start(76, "sleep");
-    scene.start(77, "kubelet");
+    let node = WatchedNode::new(Some(script)).await;
+    node.start(76, "sleep");
+    node.start(77, "kubelet");
     events.send(Execs::Pids(vec![75, 76])).unwrap();
-    assert!(!scene.is_seen_after(MOMENT).await);
-    assert_eq!(scene.guard.why_blocked(), None);
+    assert!(!node.is_seen_after(MOMENT).await);
+    assert_eq!(node.kubelet.check(), Ok(()));
     events.send(Execs::Pids(vec![76, 77])).unwrap();
-    assert!(scene.is_seen_after(MOMENT).await);
-    assert!(scene.guard.why_blocked().is_some());
+    assert!(node.is_seen_after(MOMENT).await);
+    assert!(node.kubelet.check().is_err());
 }
 
 #[tokio::test(start_paused = true)]
 async fn kubelet_without_an_event_is_found_by_the_next_search() {
     let (_events, script) = with_events();
-    let scene = Scene::new(Some(script)).await;
-    scene.start(77, "kubelet");
-    assert!(!scene.is_seen_after(PROOF_INTERVAL - SEARCH_INTERVAL).await);
-    assert!(scene.is_seen_after(SEARCH_INTERVAL).await);
+    let node = WatchedNode::new(Some(script)).await;
+    node.start(77, "kubelet");
+    assert!(!node.is_seen_after(PROOF_INTERVAL - SEARCH_INTERVAL).await);
+    assert!(node.is_seen_after(SEARCH_INTERVAL).await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_events_and_the_end_of_events_lead_to_a_search_at_once() {
     for is_end in [false, true] {
         let (events, script) = with_events();
-        let scene = Scene::new(Some(script)).await;
-        scene.start(77, "kubelet");
-        assert!(!scene.is_seen_after(MOMENT).await);
+        let node = WatchedNode::new(Some(script)).await;
+        node.start(77, "kubelet");
+        assert!(!node.is_seen_after(MOMENT).await);
         if is_end {
             drop(events);
         } else {
             events.send(Execs::Lost).unwrap();
         }
-        assert!(scene.is_seen_after(MOMENT).await);
+        assert!(node.is_seen_after(MOMENT).await);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn process_that_may_still_become_a_kubelet_leads_to_searches_at_the_interval_without_events() {
     let (events, script) = with_events();
-    let scene = Scene::new(Some(script)).await;
-    scene.start(77, "kubelet-amd64");
+    let node = WatchedNode::new(Some(script)).await;
+    node.start(77, "kubelet-amd64");
     events.send(Execs::Pids(vec![77])).unwrap();
     sleep(MOMENT).await;
-    scene.start(77, "kubelet");
-    assert!(scene.is_seen_after(SEARCH_INTERVAL).await);
+    node.start(77, "kubelet");
+    assert!(node.is_seen_after(SEARCH_INTERVAL).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,21 +190,18 @@ async fn exit_of_the_kubelet_is_seen_at_once_and_without_the_event_by_the_next_p
             exits: Mutex::new([(77, exits)].into()),
             ..Script::default()
         };
-        let scene = Scene::new(Some(script)).await;
-        scene.start(77, "kubelet");
-        assert!(scene.is_seen_after(PROOF_INTERVAL).await);
-        std::fs::remove_file(scene.proc.path().join("77/comm")).unwrap();
+        let node = WatchedNode::new(Some(script)).await;
+        node.start(77, "kubelet");
+        assert!(node.is_seen_after(PROOF_INTERVAL).await);
+        std::fs::remove_file(node.proc.path().join("77/comm")).unwrap();
         let _exit = if has_event {
             exit.send(()).unwrap();
             None
         } else {
             Some(exit)
         };
-        assert_eq!(scene.is_seen_after(MOMENT).await, !has_event);
-        assert_eq!(scene.is_seen_after(PROOF_INTERVAL).await, !has_event);
-        // No effect is allowed all the time, as while the result of a probe is too old.
-        assert_eq!(scene.guard.why_blocked().is_some(), !has_event);
-        assert!(!scene.is_seen_after(SAME_PROCESS_INTERVAL).await);
+        assert_eq!(node.is_seen_after(MOMENT).await, !has_event);
+        assert!(!node.is_seen_after(PROOF_INTERVAL).await);
     }
 }
 
@@ -207,14 +212,14 @@ async fn exit_that_is_reported_too_early_is_no_reason_to_probe_without_a_pause()
         exits: Mutex::new([(77, exits)].into()),
         ..Script::default()
     };
-    let scene = Scene::new(Some(script)).await;
-    scene.start(77, "kubelet");
-    assert!(scene.is_seen_after(PROOF_INTERVAL).await);
+    let node = WatchedNode::new(Some(script)).await;
+    node.start(77, "kubelet");
+    assert!(node.is_seen_after(PROOF_INTERVAL).await);
     exit.send(()).unwrap();
-    assert!(scene.is_seen_after(MOMENT).await, "it runs");
-    std::fs::remove_file(scene.proc.path().join("77/comm")).unwrap();
-    assert!(scene.is_seen_after(SEARCH_INTERVAL / 2).await);
-    assert!(!scene.is_seen_after(SEARCH_INTERVAL / 2).await);
+    assert!(node.is_seen_after(MOMENT).await, "it runs");
+    std::fs::remove_file(node.proc.path().join("77/comm")).unwrap();
+    assert!(node.is_seen_after(SEARCH_INTERVAL / 2).await);
+    assert!(!node.is_seen_after(SEARCH_INTERVAL / 2).await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -223,11 +228,11 @@ async fn exit_that_is_reported_again_and_again_is_asked_for_with_a_pause() {
         early_exits: Some(AtomicUsize::new(6)),
         ..Script::default()
     };
-    let scene = Scene::new(Some(script)).await;
-    scene.start(77, "kubelet");
-    assert!(scene.is_seen_after(SEARCH_INTERVAL).await);
+    let node = WatchedNode::new(Some(script)).await;
+    node.start(77, "kubelet");
+    assert!(node.is_seen_after(SEARCH_INTERVAL).await);
     sleep(BUSY_SEARCH_INTERVAL).await;
-    assert!(!scene.watch.is_finished(), "it has panicked");
-    std::fs::remove_file(scene.proc.path().join("77/comm")).unwrap();
-    assert!(!scene.is_seen_after(SEARCH_INTERVAL).await);
+    assert!(!node.watch.is_finished(), "it has panicked");
+    std::fs::remove_file(node.proc.path().join("77/comm")).unwrap();
+    assert!(!node.is_seen_after(SEARCH_INTERVAL).await);
 }

@@ -110,9 +110,7 @@ async fn missing_or_unresponsive_bus_fails_with_a_remedy() {
 async fn shut_gate_does_not_connect() {
     let dir = tempfile::tempdir().unwrap();
     let (systemd, calls) = bus(dir.path(), &[Behavior::Succeeds]);
-    let held = || crate::node::effects::EffectsBlocked {
-        reason: "a kubelet is here".to_owned(),
-    };
+    let held = || crate::model::blocked::Blocked::Other("a kubelet is here".to_owned());
     let shut = Effects::new(Arc::new(move || Err(held())));
     assert!(stop(&systemd, &pod(), &shut).await.unwrap_err().is_blocked());
     assert!(calls.lock().unwrap().is_empty());

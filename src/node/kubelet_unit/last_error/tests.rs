@@ -5,7 +5,6 @@ use super::*;
 fn entry(run: &str, message: &str) -> Entry {
     Entry {
         message: message.to_owned(),
-        priority: 6,
         run: run.to_owned(),
     }
 }
@@ -39,24 +38,11 @@ fn last_words_of_real_kubelets_say_why_they_exited() {
         ),
         (
             &[
-                r#"E1129 01:01:29.686595    8768 run.go:72] "command failed" err="failed to load kubelet config file, path: bad.yaml, error: failed to load Kubelet config file bad.yaml, error failed to decode: json: cannot unmarshal string into Go struct field KubeletConfiguration.maxPods of type int32""#,
-            ],
-            "failed to load kubelet config file, path: bad.yaml, error: failed to load Kubelet config file bad.yaml, error failed to \
-             decode: json: cannot unmarshal string into Go struct field KubeletConfiguration.maxPods of type int32",
-        ),
-        (
-            &[
                 r#"E1129 01:02:29.860085   11632 remote_runtime.go:1359] "RuntimeConfig from runtime service failed" err="rpc error: code = Unimplemented desc = unknown method RuntimeConfig for service runtime.v1.RuntimeService""#,
                 "I1129 01:02:29.861210   11632 server.go:1254] \"--cgroups-per-qos enabled, but --cgroup-root was not specified. Defaulting to /\"",
                 r#"E1129 01:02:29.863349   11632 run.go:72] "command failed" err="failed to run Kubelet: running with swap on is not supported, please disable swap or set --fail-swap-on flag to false""#,
             ],
             "failed to run Kubelet: running with swap on is not supported, please disable swap or set --fail-swap-on flag to false",
-        ),
-        (
-            &[
-                r#"E1129 01:01:49.751241    9710 run.go:72] "command failed" err="failed to run Kubelet: invalid kubeconfig: stat /no/such/kubelet.conf: no such file or directory""#,
-            ],
-            "failed to run Kubelet: invalid kubeconfig: stat /no/such/kubelet.conf: no such file or directory",
         ),
         (
             &[
@@ -140,21 +126,6 @@ fn fatal_line_counts_more_than_errors_and_stacks_around_it() {
             "I1129 00:00:00.000001    1 a.go:1] \"Starting\""
         ]),
         None
-    );
-}
-
-#[test]
-fn line_with_the_priority_of_an_error_counts_where_the_kubelet_wrote_none() {
-    let failed = Entry {
-        priority: 3,
-        ..entry(
-            "1",
-            "kubelet.service: Failed to locate executable /usr/bin/kubelet: No such file or directory",
-        )
-    };
-    assert_eq!(
-        last_error(std::slice::from_ref(&failed), 1).as_deref(),
-        Some(&*failed.message)
     );
 }
 

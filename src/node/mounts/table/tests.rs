@@ -26,7 +26,11 @@ fn escape(path: &[u8]) -> Vec<u8> {
 
 #[test]
 fn fields_are_parsed_after_any_number_of_optional_ones() {
-    for optional in ["", "shared:7 ", "shared:7 master:2 propagate_from:1 unbindable "] {
+    for (optional, shared, master) in [
+        ("", None, None),
+        ("shared:7 ", Some(7), None),
+        ("shared:7 master:2 propagate_from:1 unbindable ", Some(7), Some(2)),
+    ] {
         let line = format!("36 35 98:1 /a/b /pods/x rw,noatime {optional}- ext4 /dev/my\\040disk rw,errors=continue");
         let expected = Mount {
             id: 36,
@@ -38,6 +42,8 @@ fn fields_are_parsed_after_any_number_of_optional_ones() {
             fs_type: "ext4".into(),
             source: "/dev/my disk".into(),
             super_options: "rw,errors=continue".into(),
+            shared,
+            master,
         };
         assert_eq!(Vec::from_iter(table(&[&line]).all()), [&expected], "with {optional:?}");
     }
@@ -86,7 +92,7 @@ fn stray_mounts_are_found_by_uid() {
                  5 0 8:1 / /srv/kubelet/pods rw - t s o\n\
                  6 0 8:1 / /kubelet/pods/u1/volumes/v rw - t s o\n";
     let table = MountTable::parse(text, Path::new("/kubelet/pods")).unwrap();
-    let found: Vec<_> = table.stray_mounts("u1").map(|path| path.to_str().unwrap()).collect();
+    let found: Vec<_> = table.strays.of_pod("u1").map(|path| path.to_str().unwrap()).collect();
     let expected = [
         "/srv/kubelet/pods/u1/volumes/v",
         "/data/pods/kubelet/pods/u1/volumes/v",
@@ -125,61 +131,12 @@ fn path_is_on_the_topmost_mount_at_or_above_it() {
 }
 
 #[test]
-fn mounts_below_a_server_or_disk_are_not_all_in_memory() {
-    let table = table(&[
-        "10 1 0:5 / /p/v rw - tmpfs t rw",
-        "11 10 0:6 / /p/v/in rw - hugetlbfs t rw",
-        "12 11 0:7 / /p/v/in/in rw - fuse.sshfs t rw",
-        "13 12 0:8 / /p/v/in/in/in rw - tmpfs t rw",
-        "14 13 0:9 / /p/v/in/in/in/in rw - tmpfs t rw",
-        "15 1 8:1 / /p/w rw - ext4 t rw",
-        "16 15 0:3 / /p/w/in rw - tmpfs t rw",
-    ]);
-    let all = table.all().filter(|it| table.is_all_in_memory(it));
-    let in_memory: Vec<u64> = all.map(|mount| mount.id).collect();
-    assert_eq!(in_memory, [10, 11, 12, 15]);
-}
-
-#[test]
 fn table_with_a_cycle_is_ordered() {
     let table = table(&["1 2 0:5 / /p/a rw - t s o", "2 1 0:5 / /p/b rw - t s o"]);
     assert_eq!(table.mounts_below(Path::new("/p")).len(), 2);
 }
 
-/// A table with few names, so that nested paths and stacks occur, in any order.
-fn any_table() -> impl Strategy<Value = MountTable> {
-    let path = proptest::collection::vec(proptest::sample::select(vec!["a", "a-b", "ab", "b", "pods"]), 0..5);
-    proptest::collection::vec((path, 0u64..40), 0..40).prop_map(|mounts| {
-        let lines = mounts
-            .iter()
-            .enumerate()
-            .map(|(id, (path, parent))| format!("{id} {parent} 0:{id} / /{} rw - tmpfs t rw\n", path.join("/")));
-        MountTable::parse(lines.collect::<String>().as_bytes(), Path::new("/")).unwrap()
-    })
-}
-
-/// The expected unmount order, computed from the whole table.
-fn naive(table: &MountTable, wanted: impl Fn(&Mount) -> bool) -> Vec<u64> {
-    let mut chosen: Vec<_> = table.all().enumerate().filter(|(_, it)| wanted(it)).collect();
-    chosen.sort_by_key(|(at, it)| (it.path.components().count(), table.ancestors(it).count(), *at));
-    chosen.into_iter().rev().map(|(_, it)| it.id).collect()
-}
-
 proptest! {
-    #[test]
-    fn index_finds_the_same_as_a_full_search(
-        table in any_table(),
-        places in proptest::collection::vec("(/a|/a-b|/ab|/b|/pods){0,4}/?|", 0..4),
-    ) {
-        let at_or_below = |it: &Mount| places.iter().any(|place| it.path.starts_with(place));
-        prop_assert_eq!(ids(&table.mounts_at_or_below(&places)), naive(&table, at_or_below));
-        for place in places.iter().map(Path::new) {
-            prop_assert_eq!(ids(&table.mounts_on(place)), naive(&table, |it| it.path == place));
-            let below = naive(&table, |it| it.path != place && it.path.starts_with(place));
-            prop_assert_eq!(ids(&table.mounts_below(place)), below);
-        }
-    }
-
     #[test]
     fn escaped_paths_are_decoded(name in proptest::collection::vec(1u8..=255, 1..40)) {
         let name: Vec<u8> = name.into_iter().filter(|&byte| byte != b'/').collect();
@@ -196,47 +153,5 @@ proptest! {
     fn parser_never_panics(text in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = MountTable::parse(&text, Path::new("/"));
         let _ = unescape(&text);
-    }
-}
-
-fn pods_mount(id: u64, name: u8) -> PlacedMount {
-    let line = format!("{id} 0 0:5 / /pods/p{name}/volumes/v rw - tmpfs t rw");
-    let path = path_of(line.as_bytes()).unwrap().into_owned();
-    PlacedMount::of(Mount::parse(line.as_bytes(), path).unwrap(), Path::new("/pods")).unwrap()
-}
-
-proptest! {
-    #[test]
-    fn changed_table_is_the_table_of_what_is_left(
-        names in proptest::collection::vec((0u8..4, any::<bool>()), 0..30),
-        new in proptest::collection::vec(0u8..4, 0..5),
-    ) {
-        // IDs of removed mounts are used again.
-        let all: Vec<_> = (0..).zip(&names).map(|(id, (name, _))| pods_mount(id ^ 5, *name)).collect();
-        let is_gone = |at: &usize| names[*at].1;
-        let (gone, kept): (Vec<_>, Vec<_>) = (0..all.len()).partition(is_gone);
-        let pick = |chosen: &[usize]| chosen.iter().map(|&at| all[at].clone()).collect::<Vec<_>>();
-        let free = gone.iter().map(|&at| at as u64 ^ 5).chain(100..);
-        let new: Vec<_> = free.zip(&new).map(|(id, name)| pods_mount(id, *name)).collect();
-        let scope = Path::new("/pods");
-        let changed = MountTable::new(scope, all.clone()).with_changes(&pick(&gone), &new);
-        let afresh = MountTable::new(scope, pick(&kept).into_iter().chain(new));
-        prop_assert_eq!(changed, Some(afresh));
-    }
-}
-
-#[test]
-fn change_of_a_mount_at_an_unexpected_place_needs_a_new_table() {
-    let table = MountTable::new(Path::new("/pods"), [pods_mount(1, 1)]);
-    let renamed = Mount {
-        path: "/pods/p1.old/volumes/a~b/v".into(),
-        ..table.all().next().unwrap().clone()
-    };
-    for found in [
-        PlacedMount::InScope(Arc::new(renamed)),
-        PlacedMount::Outside("/pods-2/volumes/v".into()),
-    ] {
-        assert_eq!(table.with_changes(&[], std::slice::from_ref(&found)), None);
-        assert_eq!(table.with_changes(&[found], &[]), None);
     }
 }

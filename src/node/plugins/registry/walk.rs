@@ -14,75 +14,37 @@ use crate::node::{
 
 /// Maximum nesting. Drivers use one or two levels.
 const MAX_DEPTH: usize = 8;
-/// Maximum number of entries. A node has a few dozen drivers at most.
-const MAX_ENTRIES: usize = 1024;
 
-/// A socket in the registry.
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub(super) struct Socket {
-    pub(super) path: PathBuf,
-    /// When it was created.
-    pub(super) since: (i64, u32),
-    /// With these values, a recreated socket is a different one.
-    pub(super) inode: u64,
-    pub(super) changed: (i64, u32),
-}
+/// When a socket was created, and its path.
+type Socket = ((i64, u32), PathBuf);
 
-struct Walk {
-    sockets: Vec<Socket>,
-    faults: Vec<Fault>,
-    left: usize,
-}
-
-/// All sockets at and below `dir`, except hidden ones. Links are not followed. Unreadable entries are reported as faults.
+/// All sockets at and below `dir`, except hidden ones, and the faults of entries that cannot be read. Links are not followed.
 pub(super) fn sockets(dir: &Path) -> Result<(Vec<Socket>, Vec<Fault>), Fault> {
-    let mut walk = Walk {
-        sockets: Vec::new(),
-        faults: Vec::new(),
-        left: MAX_ENTRIES,
-    };
+    let (mut sockets, mut faults) = (Vec::new(), Vec::new());
     if let Some(dir) = Dir::open(dir)? {
-        walk.enter(&dir, MAX_DEPTH)?;
+        enter(&dir, MAX_DEPTH, &mut sockets, &mut faults)?;
     }
-    Ok((walk.sockets, walk.faults))
+    Ok((sockets, faults))
 }
 
-// === impl Walk ===
-
-impl Walk {
-    fn enter(&mut self, dir: &Dir, depth: usize) -> Result<(), Fault> {
-        let names = dir.names()?;
-        for (at, name) in names
-            .iter()
-            .enumerate()
-            .filter(|(_, name)| !name.as_bytes().starts_with(b"."))
-        {
-            if self.left == 0 {
-                self.faults
-                    .push(Fault::new("read", dir.path(), Cause::More(names.len() - at)));
-                break;
+fn enter(dir: &Dir, depth: usize, sockets: &mut Vec<Socket>, faults: &mut Vec<Fault>) -> Result<(), Fault> {
+    for name in dir.names()?.iter().filter(|name| !name.as_bytes().starts_with(b".")) {
+        let path = dir.path().join(name);
+        let read = dir.stat(name).and_then(|seen| match seen {
+            Some(seen) if seen.kind == FileType::Socket => {
+                sockets.push((seen.modified, path));
+                Ok(())
             }
-            self.left -= 1;
-            let path = dir.path().join(name);
-            match dir.stat(name) {
-                Ok(Some(seen)) if seen.kind == FileType::Socket => self.sockets.push(Socket {
-                    path,
-                    since: seen.modified,
-                    inode: seen.inode,
-                    changed: seen.changed,
-                }),
-                Ok(Some(seen)) if seen.kind == FileType::Directory => {
-                    let inner = match depth {
-                        0 => Err(Fault::new("read", path, Cause::TooDeep)),
-                        _ => dir.open_below(name),
-                    };
-                    let read = inner.and_then(|inner| inner.map_or(Ok(()), |inner| self.enter(&inner, depth - 1)));
-                    self.faults.extend(read.err());
-                }
-                Ok(_) => {}
-                Err(fault) => self.faults.push(fault),
+            Some(seen) if seen.kind == FileType::Directory && depth == 0 => {
+                Err(Fault::new("read", path, Cause::TooDeep))
             }
-        }
-        Ok(())
+            Some(seen) if seen.kind == FileType::Directory => match dir.open_below(name)? {
+                Some(inner) => enter(&inner, depth - 1, sockets, faults),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        });
+        faults.extend(read.err());
     }
+    Ok(())
 }

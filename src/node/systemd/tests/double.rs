@@ -39,8 +39,6 @@ pub enum Behavior {
     Restarts(&'static str, u32),
     /// The unit with this name waits for its next start after the exit of this main process.
     AutoRestarts(&'static str, u32),
-    /// Answers for a service with every property set.
-    Service,
     /// Answers for the kubelet's unit in this state.
     Kubelet(UnitKind),
 }
@@ -103,10 +101,6 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
                 bus.reply(&header, &unit_properties(kind, interface.ends_with(".Service")))
                     .await?;
             }
-            ("Get", Behavior::Service) => {
-                let (_, property): (String, String) = call.body().deserialize()?;
-                bus.reply(&header, &service_property(&property)).await?;
-            }
             ("GetUnitByPID", Behavior::Runs(..) | Behavior::Restarts(..)) => {
                 bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?;
             }
@@ -161,34 +155,6 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
         }
     }
     Ok(())
-}
-
-/// A property of the service of [`Behavior::Service`].
-fn service_property(name: &str) -> Value<'static> {
-    match name {
-        "LoadState" => Value::from("loaded"),
-        "FragmentPath" => Value::from("/lib/systemd/system/its.service"),
-        "DropInPaths" => Value::from(vec!["/etc/systemd/system/its.service.d/10.conf"]),
-        "NeedDaemonReload" => Value::from(true),
-        "Environment" => Value::from(vec!["A=1"]),
-        "EnvironmentFiles" => Value::from(vec![("/etc/default/its", true)]),
-        "ExecStart" => {
-            let arguments = vec!["/usr/bin/its", "run", "--x=1"];
-            Value::from(vec![(
-                "/usr/bin/its",
-                arguments,
-                false,
-                0u64,
-                0u64,
-                0u64,
-                0u64,
-                0u32,
-                0i32,
-                0i32,
-            )])
-        }
-        other => panic!("property {other}"),
-    }
 }
 
 /// Properties of the kubelet's unit, as systemd 252 shows them.

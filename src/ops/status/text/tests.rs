@@ -2,8 +2,10 @@ use super::*;
 use crate::{
     handover::report::ProbeReport,
     model::{
+        blocked,
         kubelet_unit::KubeletUnit,
-        trace::{Blocked, Stage},
+        termination::GraceStart,
+        trace::{Obstacle, Stage},
     },
     node::runtime::RuntimeReport,
     watch::WatchReport,
@@ -75,7 +77,7 @@ API       watching, 12 pods
     report.pods.terminating = vec![Trace {
         stage: Stage::Terminated,
         elapsed_ms: 42_000,
-        blocked: vec![Blocked::pod(BlockedReason::Failed, "busy"); 2],
+        blocked: vec![Obstacle::pod(BlockedReason::Failed, "busy"); 2],
         ..Trace::sample()
     }];
     let table = "
@@ -102,18 +104,17 @@ fn pod_that_is_left_to_the_kubelet_is_not_shown_as_blocked() {
     let mut report = report();
     let why = "a kubelet runs on this node (pid 7)";
     report.pods.terminating = vec![Trace {
-        blocked: vec![Blocked::pod(BlockedReason::Guard, why)],
+        blocked: vec![Obstacle::pod(BlockedReason::Guard, why)],
         ..Trace::sample()
     }];
     let row = |report: &StatusReport| text(report, false).lines().last().unwrap().to_owned();
-    assert_eq!(row(&report), "default     web-0   -      0s    0s      the kubelet");
+    assert_eq!(row(&report), "default     web-0   -      0s    -       the kubelet");
     let mut pending = report.clone();
     let role = pending.role.as_mut().unwrap();
     role.reason = Some(StandbyReasonName::TakeoverPending);
     role.message = Some("the kubelet is down; takeover in 8 s if it stays down".to_owned());
-    pending.blocked = Some(blocked_on_standby(
-        "the kubelet is down; takeover in 8 s if it stays down",
-    ));
+    pending.blocked = Some("standby: the kubelet is down; takeover in 8 s if it stays down".to_owned());
+    pending.blocked_by = Some(BlockedKind::Standby);
     assert!(row(&pending).ends_with("   the takeover"), "{}", row(&pending));
     assert!(!text(&pending, false).contains("Blocked"), "the role has it");
     // The kubelet does nothing, and the takeover never comes.
@@ -130,7 +131,7 @@ fn lease_between_two_renewals_is_not_shown_as_down() {
 }
 
 #[test]
-fn grace_period_that_has_not_begun_and_the_kubelets_are_named_so() {
+fn grace_period_that_has_not_begun_is_named_so() {
     let mut report = report();
     let paused = Trace {
         grace_left_ms: 30_000,
@@ -142,14 +143,9 @@ fn grace_period_that_has_not_begun_and_the_kubelets_are_named_so() {
         grace_counted_from: GraceStart::Termination,
         ..Trace::sample()
     };
-    let by_kubelet = Trace {
-        grace_left_ms: 7_000,
-        grace_counted_from: GraceStart::DeleteRequest,
-        ..Trace::sample()
-    };
-    report.pods.terminating = vec![paused, begun, by_kubelet];
+    report.pods.terminating = vec![paused, begun];
     let shown = text(&report, false);
-    for grace in ["   30s (not begun)   ", "   12s   ", "   7s (kubelet)   "] {
+    for grace in ["   30s (not begun)   ", "   12s   "] {
         assert!(shown.contains(grace), "{shown}");
     }
 }
@@ -190,7 +186,8 @@ fn reasons_have_lines_only_if_there_are_some() {
 #[test]
 fn agent_that_only_observes_says_so_once() {
     let mut report = report();
-    report.blocked = Some(ONLY_OBSERVES.to_owned());
+    report.blocked = Some(blocked::Blocked::OnlyObserves.to_string());
+    report.blocked_by = Some(BlockedKind::OnlyObserves);
     let role = report.role.take().unwrap();
     report.role = Some(RoleReport::before_first_probe(true));
     let unprobed = text(&report, false);

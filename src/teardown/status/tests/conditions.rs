@@ -1,52 +1,34 @@
 //! Conditions: order, reasons, times, owners.
 
-use k8s_openapi::api::core::v1::{ContainerRestartRule, PodCondition, PodReadinessGate};
+use k8s_openapi::api::core::v1::{Pod, PodCondition, PodReadinessGate};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
-use super::strategic_merge::apply;
 use crate::{
-    node::cri::types::{Sandbox, SandboxState},
+    node::cri::types::{ContainerState, Sandbox, SandboxState},
     teardown::status::StatusStage,
 };
+
+type Words = (&'static str, Option<&'static str>, Option<&'static str>);
+
 fn conditions(case: &Case, stage: StatusStage) -> Vec<PodCondition> {
     case.generate(stage).conditions.unwrap()
 }
 
 fn condition(case: &Case, stage: StatusStage, kind: &str) -> PodCondition {
-    conditions(case, stage)
-        .into_iter()
-        .find(|condition| condition.type_ == kind)
-        .unwrap()
+    let mut all = conditions(case, stage).into_iter();
+    all.find(|condition| condition.type_ == kind).unwrap()
 }
 
-/// Status, reason, message.
-fn answer(case: &Case, stage: StatusStage, kind: &str) -> (String, Option<String>, Option<String>) {
-    let PodCondition {
-        status,
-        reason,
-        message,
-        ..
-    } = condition(case, stage, kind);
-    (status, reason, message)
+/// Checks status, reason and message.
+#[track_caller]
+fn assert_words(case: &Case, stage: StatusStage, kind: &str, expected: Words) {
+    let it = condition(case, stage, kind);
+    let words = (it.status.as_str(), it.reason.as_deref(), it.message.as_deref());
+    assert_eq!(words, expected, "{kind} {stage:?}");
 }
 
-fn says(status: &str, reason: &str, message: Option<&str>) -> (String, Option<String>, Option<String>) {
-    (
-        status.into(),
-        Some(reason.into()).filter(|reason: &String| !reason.is_empty()),
-        message.map(Into::into),
-    )
-}
-
-/// All conditions in the API after the patch.
-fn sent(case: &Case, stage: StatusStage) -> Vec<PodCondition> {
-    let body = patch(&case.pod, UID, &case.generate(stage)).unwrap();
-    let pod = apply(serde_json::to_value(&case.pod).unwrap(), &body);
-    serde_json::from_value(pod["status"]["conditions"].clone()).unwrap()
-}
-
-fn running_pod() -> k8s_openapi::api::core::v1::Pod {
+fn running_pod() -> Pod {
     with_entry(mk_pod([mk_container("a")]), mk_entry("a", running_since(at(10))))
 }
 
@@ -57,10 +39,8 @@ fn foreign_conditions_come_first_unchanged_and_own_ones_in_the_kubelets_order() 
         ..mk_condition("example.com/lb", "False")
     };
     let pod = with_condition(running_pod(), mk_condition("Ready", "True"));
-    let pod = with_condition(
-        with_condition(pod, foreign.clone()),
-        mk_condition("PodResizePending", "True"),
-    );
+    let pod = with_condition(pod, foreign.clone());
+    let pod = with_condition(pod, mk_condition("PodResizePending", "True"));
     let ours = |kind: &str, since| PodCondition {
         last_transition_time: Some(Time(since)),
         observed_generation: Some(2),
@@ -75,155 +55,82 @@ fn foreign_conditions_come_first_unchanged_and_own_ones_in_the_kubelets_order() 
         ours("ContainersReady", now()),
         ours("PodScheduled", now()),
     ];
-    assert_eq!(
-        conditions(&Case::new(pod, [running("a")]), StatusStage::Terminating),
-        expected
-    );
+    let case = Case::new(pod, [running("a")]);
+    assert_eq!(conditions(&case, StatusStage::Terminating), expected);
 }
 
 #[test]
-fn termination_alone_does_not_make_a_pod_unready() {
+fn termination_alone_neither_makes_a_pod_unready_nor_ready_again() {
     let case = Case::new(running_pod(), [running("a")]);
-    assert_eq!(answer(&case, StatusStage::Terminating, "Ready"), says("True", "", None));
-}
-
-/// As a node controller leaves a pod on a node that is not ready: the `ready` fields of its containers are unchanged.
-#[test]
-fn termination_does_not_make_a_pod_ready_again() {
+    assert_words(&case, StatusStage::Terminating, "Ready", ("True", None, None));
+    // As a node controller leaves a pod on a node that is not ready: the `ready` fields of its containers are unchanged.
     for kind in ["Ready", "ContainersReady"] {
         let unready = PodCondition {
             reason: Some("NodeNotReady".into()),
             message: Some("of another controller".into()),
             ..mk_condition(kind, "False")
         };
-        let case = Case::new(with_condition(running_pod(), unready.clone()), [running("a")]);
-        let shown = sent(&case, StatusStage::Terminating);
-        assert!(shown.contains(&unready), "{shown:?}");
-        let over = Case {
-            observed: Case::new(case.pod.clone(), [exited("a", 0)]).observed,
-            ..case
-        };
-        assert_eq!(
-            answer(&over, StatusStage::Stopped, kind),
-            says("False", "PodCompleted", None)
-        );
+        let mut case = Case::new(with_condition(running_pod(), unready.clone()), [running("a")]);
+        assert_eq!(condition(&case, StatusStage::Terminating, kind), unready);
+        case.observed.containers = vec![exited("a", 0)];
+        assert_words(&case, StatusStage::Stopped, kind, ("False", Some("PodCompleted"), None));
     }
 }
 
 #[test]
 fn transition_times_move_only_with_the_status() {
-    let reasoned = PodCondition {
-        reason: Some("Old".into()),
-        ..mk_condition("Ready", "False")
-    };
-    let case = Case::new(with_condition(running_pod(), reasoned), [exited("a", 0)]);
-    let ready = condition(&case, StatusStage::Stopped, "Ready");
-    assert_eq!(
-        (ready.reason.as_deref(), ready.last_transition_time),
-        (Some("PodCompleted"), Some(Time(at(5))))
-    );
-    let case = Case::new(
-        with_condition(running_pod(), mk_condition("Ready", "True")),
-        [exited("a", 0)],
-    );
-    assert_eq!(
-        condition(&case, StatusStage::Stopped, "Ready").last_transition_time,
-        Some(Time(now()))
-    );
+    for (before, since) in [("False", at(5)), ("True", now())] {
+        let old = PodCondition {
+            reason: Some("Old".into()),
+            ..mk_condition("Ready", before)
+        };
+        let case = Case::new(with_condition(running_pod(), old), [exited("a", 0)]);
+        let ready = condition(&case, StatusStage::Stopped, "Ready");
+        assert_eq!(ready.reason.as_deref(), Some("PodCompleted"));
+        assert_eq!(ready.last_transition_time, Some(Time(since)), "{before}");
+    }
 }
 
 #[test]
-fn readiness_names_unready_containers() {
+fn readiness_names_unready_containers_or_the_terminal_phase() {
     let pod = with_spec(mk_pod([mk_container("b"), mk_container("a")]), |spec| {
         spec.init_containers = Some(vec![mk_sidecar("proxy"), mk_container("init")]);
     });
-    let case = Case::new(
-        pod,
-        [
-            running("b"),
-            mk_instance("a", crate::node::cri::types::ContainerState::Created),
-        ],
-    );
+    let unready = Case::new(pod, [running("b"), mk_instance("a", ContainerState::Created)]);
     let message = Some("containers with unready status: [proxy a]");
+    let mut evicted_pod = Case::new(running_pod(), [running("a")]);
+    evicted_pod.eviction = Some(evicted());
+    let exits = |code| Case::new(running_pod(), [exited("a", code)]);
+    let (terminating, stopped) = (StatusStage::Terminating, StatusStage::Stopped);
+    let empty = Case::new(mk_pod([]), []);
     for kind in ["Ready", "ContainersReady"] {
-        assert_eq!(
-            answer(&case, StatusStage::Terminating, kind),
-            says("False", "ContainersNotReady", message)
+        assert_words(
+            &unready,
+            terminating,
+            kind,
+            ("False", Some("ContainersNotReady"), message),
         );
-    }
-}
-
-#[test]
-fn readiness_of_a_pod_without_containers_is_unknown() {
-    let case = Case::new(mk_pod([]), []);
-    assert_eq!(
-        answer(&case, StatusStage::Terminating, "Ready"),
-        says("False", "UnknownContainerStatuses", None)
-    );
-}
-
-#[test]
-fn terminal_pod_is_unready_for_that_reason() {
-    for (exit_code, reason) in [(0, "PodCompleted"), (1, "PodFailed")] {
-        let case = Case::new(running_pod(), [exited("a", exit_code)]);
-        for stage in [StatusStage::Stopped, StatusStage::Terminated] {
-            for kind in ["Ready", "ContainersReady"] {
-                assert_eq!(answer(&case, stage, kind), says("False", reason, None));
-            }
-        }
-    }
-}
-
-#[test]
-fn empty_message_equals_no_message() {
-    let said = |message: Option<&str>| PodCondition {
-        reason: Some("UnknownContainerStatuses".into()),
-        message: message.map(Into::into),
-        ..mk_condition("ContainersReady", "False")
-    };
-    for message in [None, Some("")] {
-        let over = with_status(mk_pod([]), |status| status.phase = Some("Failed".into()));
-        let case = Case::new(with_condition(over, said(message)), []);
-        assert_eq!(
-            answer(&case, StatusStage::Terminated, "ContainersReady"),
-            says("False", "UnknownContainerStatuses", None)
+        assert_words(
+            &empty,
+            terminating,
+            kind,
+            ("False", Some("UnknownContainerStatuses"), None),
         );
+        assert_words(&exits(0), stopped, kind, ("False", Some("PodCompleted"), None));
+        assert_words(&exits(1), stopped, kind, ("False", Some("PodFailed"), None));
+        assert_words(&evicted_pod, terminating, kind, ("False", Some("PodFailed"), None));
     }
-}
-
-#[test]
-fn evicted_pod_is_unready_before_its_stop() {
-    let mut case = Case::new(running_pod(), [running("a")]);
-    case.eviction = Some(evicted());
-    assert_eq!(
-        answer(&case, StatusStage::Terminating, "Ready"),
-        says("False", "PodFailed", None)
-    );
-    assert_eq!(case.phase(StatusStage::Terminating), "Running");
-}
-
-#[test]
-fn readiness_gates_must_hold_too() {
-    let gate = |kind: &str| PodReadinessGate {
-        condition_type: kind.into(),
+    assert_eq!(evicted_pod.phase(terminating), "Running");
+    let gate = PodReadinessGate {
+        condition_type: "x".into(),
     };
-    let pod = with_spec(running_pod(), |spec| {
-        spec.readiness_gates = Some(vec![gate("x"), gate("y"), gate("z")]);
-    });
-    let pod = with_condition(
-        with_condition(pod, mk_condition("x", "True")),
-        mk_condition("y", "False"),
-    );
-    let case = Case::new(pod, [running("a")]);
-    let message = "the status of pod readiness gate \"y\" is not \"True\", but False, \
-                   corresponding condition of pod readiness gate \"z\" does not exist.";
-    assert_eq!(
-        answer(&case, StatusStage::Terminating, "Ready"),
-        says("False", "ReadinessGatesNotReady", Some(message))
-    );
-    assert_eq!(
-        answer(&case, StatusStage::Terminating, "ContainersReady"),
-        says("True", "", None)
+    let pod = with_spec(running_pod(), |spec| spec.readiness_gates = Some(vec![gate]));
+    let gated = Case::new(pod, [running("a")]);
+    assert_words(
+        &gated,
+        terminating,
+        "Ready",
+        ("False", Some("ReadinessGatesNotReady"), None),
     );
 }
 
@@ -232,31 +139,30 @@ fn initialized_follows_the_init_containers_and_never_goes_back() {
     let pod = with_spec(mk_pod([mk_container("a")]), |spec| {
         spec.init_containers = Some(vec![mk_container("i1"), mk_sidecar("i2")]);
     });
+    let before = with_condition(pod.clone(), mk_condition("Initialized", "True"));
     let incomplete = Some("containers with incomplete status: [i2]");
-    let case = Case::new(pod.clone(), [exited("i1", 0)]);
-    assert_eq!(
-        answer(&case, StatusStage::Terminating, "Initialized"),
-        says("False", "ContainersNotInitialized", incomplete)
-    );
-    let done = says("True", "", None);
-    let case = Case::new(pod.clone(), [running("i2"), exited("i1", 0)]);
-    assert_eq!(answer(&case, StatusStage::Terminating, "Initialized"), done);
-    let case = Case::new(with_condition(pod.clone(), mk_condition("Initialized", "True")), []);
-    assert_eq!(
-        answer(&case, StatusStage::Terminating, "Initialized"),
-        done,
-        "it was once"
-    );
-    let case = Case::new(pod, [exited("a", 1)]);
-    assert_eq!(
-        answer(&case, StatusStage::Terminating, "Initialized"),
-        done,
-        "a regular container started"
-    );
+    let yes: Words = ("True", None, None);
+    for (claim, pod, instances, expected) in [
+        (
+            "a sidecar has not started",
+            pod.clone(),
+            vec![exited("i1", 0)],
+            ("False", Some("ContainersNotInitialized"), incomplete),
+        ),
+        ("all are done", pod.clone(), vec![running("i2"), exited("i1", 0)], yes),
+        ("it was once", before, vec![], yes),
+        ("a regular container started", pod, vec![exited("a", 1)], yes),
+    ] {
+        let case = Case::new(pod, instances);
+        println!("{claim}");
+        assert_words(&case, StatusStage::Terminating, "Initialized", expected);
+    }
     let case = Case::new(running_pod(), [exited("a", 0)]);
-    assert_eq!(
-        answer(&case, StatusStage::Stopped, "Initialized"),
-        says("True", "PodCompleted", None)
+    assert_words(
+        &case,
+        StatusStage::Stopped,
+        "Initialized",
+        ("True", Some("PodCompleted"), None),
     );
 }
 
@@ -270,55 +176,29 @@ fn pod_is_ready_to_start_containers_only_with_one_ready_sandbox_and_an_address()
         ips: vec![],
         ..mk_sandbox()
     };
-    let (no, many) = (
-        "no pod sandbox exists",
-        "multiple pod sandboxes are ready and need to be reconciled",
-    );
-    let (unready, bare) = ("pod sandbox is not ready", "pod sandbox has no IP address");
-    let cases = [
-        ("one ready", vec![mk_sandbox()], false, None),
-        ("the newest is ready", vec![mk_sandbox(), stopped()], false, None),
-        (
-            "an older one is ready",
-            vec![stopped(), mk_sandbox()],
-            false,
-            Some(unready),
-        ),
-        ("two are ready", vec![mk_sandbox(), mk_sandbox()], false, Some(many)),
-        ("stopped", vec![stopped()], false, Some(unready)),
-        ("none", vec![], false, Some(no)),
-        ("without address", vec![without_address()], false, Some(bare)),
-        ("on the host's network", vec![without_address()], true, None),
-    ];
-    for (claim, sandboxes, host_network, unready) in cases {
-        let pod = with_status(running_pod(), |status| status.pod_ip = None);
-        let mut case = Case::new(
-            with_spec(pod, |spec| spec.host_network = Some(host_network)),
-            [running("a")],
-        );
+    let many = "multiple pod sandboxes are ready and need to be reconciled";
+    let unready = "pod sandbox is not ready";
+    for (sandboxes, host_network, message) in [
+        (vec![mk_sandbox()], false, None),
+        (vec![mk_sandbox(), stopped()], false, None),
+        (vec![stopped(), mk_sandbox()], false, Some(unready)),
+        (vec![mk_sandbox(), mk_sandbox()], false, Some(many)),
+        (vec![stopped()], false, Some(unready)),
+        (vec![], false, Some("no pod sandbox exists")),
+        (vec![without_address()], false, Some("pod sandbox has no IP address")),
+        (vec![without_address()], true, None),
+    ] {
+        let pod = with_status(running_pod(), |status| {
+            (status.pod_ip, status.host_ip) = (None, None);
+        });
+        let pod = with_spec(pod, |spec| spec.host_network = Some(host_network));
+        let mut case = Case::new(pod, [running("a")]);
         case.observed.sandboxes = sandboxes;
-        let expected = match unready {
-            None => says("True", "", None),
-            Some(message) => says("False", "PodSandboxNotReady", Some(message)),
+        let expected = match message {
+            None => ("True", None, None),
+            Some(_) => ("False", Some("PodSandboxNotReady"), message),
         };
-        let shown = || answer(&case, StatusStage::Terminating, "PodReadyToStartContainers");
-        assert_eq!(shown(), expected, "{claim}");
-        // As kubelets before 1.37.
-        let old = with_condition(case.pod.clone(), mk_condition("PodReadyToStartContainers", "False"));
-        let case = Case {
-            pod: old,
-            ..case.clone()
-        };
-        let expected = if unready.is_some() {
-            says("False", "", None)
-        } else {
-            expected
-        };
-        assert_eq!(
-            answer(&case, StatusStage::Terminating, "PodReadyToStartContainers"),
-            expected,
-            "{claim}, said before"
-        );
+        assert_words(&case, StatusStage::Terminating, "PodReadyToStartContainers", expected);
     }
 }
 
@@ -332,7 +212,7 @@ fn disruption_target_comes_with_the_terminal_phase_and_not_before() {
     case.eviction = Some(evicted());
     assert_eq!(condition(&case, StatusStage::Terminating, "DisruptionTarget"), by_api);
     case.observed.containers = vec![exited("a", 0)];
-    let expected = PodCondition {
+    let ours = PodCondition {
         reason: Some("TerminationByKubelet".into()),
         message: Some("low on memory".into()),
         observed_generation: Some(2),
@@ -340,50 +220,17 @@ fn disruption_target_comes_with_the_terminal_phase_and_not_before() {
     };
     assert_eq!(
         conditions(&case, StatusStage::Stopped)[0],
-        expected,
+        ours,
         "replaced in its place"
     );
-    let over = with_status(case.pod.clone(), |status| status.phase = Some("Failed".into()));
-    let late = Case {
-        pod: over,
-        ..case.clone()
-    };
-    assert_eq!(conditions(&late, StatusStage::Stopped)[0], by_api, "it is over already");
-    case.eviction = None;
+    let mut late = case.clone();
+    late.pod = with_status(late.pod, |status| status.phase = Some("Failed".into()));
     assert_eq!(
-        condition(&case, StatusStage::Stopped, "DisruptionTarget"),
+        conditions(&late, StatusStage::Stopped)[0],
         by_api,
-        "an API eviction is not ours to rewrite"
+        "it is terminal already"
     );
-}
-
-#[test]
-fn all_containers_restarting_exists_only_with_such_a_rule_and_is_never_true() {
-    let pod = with_spec(running_pod(), |spec| {
-        let rule = ContainerRestartRule {
-            action: "RestartAllContainers".into(),
-            exit_codes: None,
-        };
-        spec.containers[0].restart_policy_rules = Some(vec![rule]);
-    });
-    let case = Case::new(pod, [running("a")]);
-    assert_eq!(
-        answer(&case, StatusStage::Terminating, "AllContainersRestarting"),
-        says("False", "", None)
-    );
-    let case = Case {
-        observed: crate::node::cri::types::RuntimePod {
-            containers: vec![exited("a", 1)],
-            ..case.observed
-        },
-        ..case
-    };
-    let last = conditions(&case, StatusStage::Stopped).pop().unwrap();
-    let expected = PodCondition {
-        last_transition_time: Some(Time(now())),
-        observed_generation: None,
-        reason: Some("PodFailed".into()),
-        ..mk_condition("AllContainersRestarting", "False")
-    };
-    assert_eq!(last, expected);
+    case.eviction = None;
+    let shown = condition(&case, StatusStage::Stopped, "DisruptionTarget");
+    assert_eq!(shown, by_api, "an eviction through the API stays");
 }

@@ -1,7 +1,5 @@
 //! Builders for pods in API and runtime.
 
-use std::collections::BTreeMap;
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{
     Container as Spec, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting,
@@ -9,8 +7,10 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 
+use serde_json::{Value, json};
+
 use crate::{
-    model::{pod::RawStatuses, termination::Eviction},
+    model::termination::Eviction,
     node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
     teardown::status::{Messages, StatusInput, StatusStage, generate},
 };
@@ -28,8 +28,8 @@ pub(super) fn now() -> Timestamp {
 }
 
 /// The patch for an object without unknown fields.
-pub(super) fn patch(pod: &Pod, uid: &str, wanted: &PodStatus) -> Option<serde_json::Value> {
-    crate::teardown::status::patch(pod, &RawStatuses::default(), uid, wanted)
+pub(super) fn patch(pod: &Pod, uid: &str, wanted: &PodStatus) -> Option<Value> {
+    crate::teardown::status::patch(pod, None, uid, wanted)
 }
 
 /// One pod in API and runtime.
@@ -76,11 +76,6 @@ impl Case {
         self.generate(stage).container_statuses.unwrap().remove(0)
     }
 
-    /// The entry of the init container.
-    pub(super) fn init_entry(&self, stage: StatusStage) -> ContainerStatus {
-        self.generate(stage).init_container_statuses.unwrap().remove(0)
-    }
-
     pub(super) fn phase(&self, stage: StatusStage) -> String {
         self.generate(stage).phase.unwrap_or_default()
     }
@@ -92,6 +87,41 @@ pub(super) fn evicted() -> Eviction {
         message: "The node was low on memory".into(),
         disruption: Some("low on memory".into()),
     }
+}
+
+/// The object after a patch by the server, as far as a pod status needs it.
+pub(super) fn apply(object: Value, patch: &Value) -> Value {
+    let (Value::Object(mut object), Value::Object(patch)) = (object, patch) else {
+        return patch.clone();
+    };
+    for (field, value) in patch {
+        let old = object.remove(field).unwrap_or_default();
+        let new = match value {
+            Value::Null => continue,
+            Value::Array(changes) if field == "conditions" => merge_conditions(old, changes),
+            Value::Object(_) if old.is_object() => apply(old, value),
+            value => value.clone(),
+        };
+        object.insert(field.clone(), new);
+    }
+    Value::Object(object)
+}
+
+fn merge_conditions(old: Value, changes: &[Value]) -> Value {
+    let mut list = if let Value::Array(list) = old { list } else { Vec::new() };
+    for change in changes {
+        match list.iter_mut().find(|it| it["type"] == change["type"]) {
+            Some(old) => *old = apply(old.take(), change),
+            None => list.push(change.clone()),
+        }
+    }
+    Value::Array(list)
+}
+
+/// The pod in the server after the patch to this status.
+pub(super) fn send(live: &Pod, wanted: &PodStatus) -> Pod {
+    let body = patch(live, UID, wanted).unwrap_or_else(|| json!({}));
+    serde_json::from_value(apply(serde_json::to_value(live).unwrap(), &body)).unwrap()
 }
 
 // --- the spec ---
@@ -163,11 +193,6 @@ pub(super) fn with_init_entry(pod: Pod, entry: ContainerStatus) -> Pod {
 
 pub(super) fn with_condition(pod: Pod, condition: PodCondition) -> Pod {
     with_status(pod, |status| status.conditions.get_or_insert_default().push(condition))
-}
-
-pub(super) fn not_deleted(mut pod: Pod) -> Pod {
-    pod.metadata.deletion_timestamp = None;
-    pod
 }
 
 // --- the API ---
@@ -244,7 +269,7 @@ pub(super) fn mk_sandbox() -> Sandbox {
         attempt: 0,
         state: SandboxState::Ready,
         created_at: at(1),
-        annotations: BTreeMap::new(),
+        config_source: None,
         ips: vec!["10.0.0.7".into()],
     }
 }

@@ -1,17 +1,22 @@
 //! CSI volumes, as file systems and as raw block devices. The driver unpublishes them for the pod, and unstages them when no pod
 //! of this node uses them. The mount table counts, not the driver's response.
 //!
-//! `identity → publication (NodeUnpublishVolume) → users → unstage (NodeUnstageVolume) → volumesInUse → the pod's directory`
+//! `identity → loop device of a raw block device → publication (NodeUnpublishVolume) → users → unstage (NodeUnstageVolume) →
+//! volumesInUse → the pod's directory or link`
 
-use std::{path::Path, sync::Arc};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
-use futures::future::FutureExt as _;
 use rustix::fs::FileType;
 
-use super::super::{
-    kind::{Approved, OneByOne, TeardownResult, VolumeKind},
-    planned_teardown::PlannedTeardown,
-    storage::Storage,
+use super::{
+    super::{
+        calls::Calls,
+        storage::{Approved, Storage},
+    },
+    device,
 };
 use crate::{
     node::{
@@ -19,162 +24,205 @@ use crate::{
         fault::Fault,
         pod_dir::{PodDir, VolumeDir, names},
     },
-    teardown::on_disk::{DiskReport, Work},
+    teardown::{on_disk::Work, plan::PlannedAction},
 };
 
-pub mod block;
-mod block_paths;
 mod identity;
-mod lookup;
 mod other_mounts;
 mod publication;
-mod staged;
-mod staging_path;
+mod staging;
 mod unstage;
 mod unused;
 mod users;
 
-use identity::Identity;
-use staged::Staged;
-use staging_path::StagingPath;
-pub use unused::{IsDue, UnstageResults, unstage_unused_volumes};
-pub use users::is_csi_volume_used;
-use users::{Shape, Use};
+use identity::{Identity, UnidentifiedFile};
+use publication::CsiVolume;
+use staging::StagingPath;
+pub use staging::{BLOCK_VOLUMES, MAPS, PUBLISHED_DEVICES};
+pub use unused::{IsDue, unstage_unused_volumes};
+use users::Use;
+pub use users::{Shape, csi_users, is_csi_volume_used};
 
-pub struct Csi;
-
-// === impl Csi ===
-
-impl VolumeKind for Csi {
-    fn plugin(&self) -> &'static str {
-        names::CSI
-    }
-
-    fn may_be_attached(&self) -> bool {
-        true
-    }
-
-    fn one_by_one(&self) -> Option<&'static dyn OneByOne> {
-        Some(&Self)
-    }
-}
-
-impl OneByOne for Csi {
-    fn planned(&self, storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<PlannedTeardown, Fault> {
-        let path = pod.path().join(volume.relative());
-        let data = pod_copy(pod, volume)?;
-        let identity = Identity::read(&data, &path).ok();
-        let staging = identity.as_ref().filter(|_| !is_ephemeral(&data));
-        let staging = staging.and_then(|identity| Staged::for_volume(storage, identity).map(StagingPath::FileSystem));
-        let own = Use::new(pod, Shape::FileSystem, volume);
-        planned_calls(storage, identity, &own, &path.join(TARGET), staging.as_ref())
-    }
-
-    fn tear_down(&self, storage: Arc<Storage>, pod: PodDir, volume: VolumeDir, approved: Approved) -> TeardownResult {
-        tear_down(storage, pod, volume, approved).boxed()
-    }
-}
-
-async fn tear_down(
-    storage: Arc<Storage>,
-    pod: PodDir,
-    volume: VolumeDir,
-    approved: Approved,
-) -> Result<DiskReport, Vec<Fault>> {
-    let path = pod.path().join(volume.relative());
-    let target = path.join(TARGET);
-    let data = {
-        let (pod, volume) = (pod.clone(), volume.clone());
-        storage.read_blocking(&path, move |_| pod_copy(&pod, &volume)).await?
-    };
-    let identity = lookup::identify_volume(&storage, &pod, &volume, &data, &target).await?;
-    let name = identity
-        .as_ref()
-        .map_or_else(|| path.display().to_string(), |it| it.unique_name());
-    let _lock = storage.locks.lock(&name).await;
-
-    let own = Use::new(&pod, Shape::FileSystem, &volume);
-    let staged = |identity: &Identity| Staged::for_volume(&storage, identity).map(StagingPath::FileSystem);
-    let staged_as = identity.as_ref().filter(|_| !is_ephemeral(&data));
-    let published = match staged_as.and_then(|identity| Some((identity, staged(identity)?))) {
-        Some((identity, staged)) => unstage::record_published(&storage, identity, &target, &staged).await?,
-        None => Vec::new(),
-    };
-    let mut report = match publication::unpublish(&storage, identity.as_ref(), &target, &approved).await {
-        Ok(report) => report,
-        Err(faults) => {
-            let Some(identity) = staged_as else { return Err(faults) };
-            let staged = staged(identity).into_iter().collect();
-            return Err(unstage::with_staging_mounts(&storage, identity, &own, staged, faults).await);
-        }
-    };
-    if let Some(identity) = staged_as {
-        let staged = staged(identity).into_iter().collect();
-        report += unstage::unstage_unless_used(&storage, identity, Some(own), staged, &published, &approved).await?;
-    }
-    report += storage
-        .run_blocking("remove", &path, move |storage| {
-            remove_volume_dir(storage, &pod, &volume)
-        })
-        .await?;
-    storage.unpublished.remove(&target);
-    Ok(report)
-}
-
-/// An ephemeral volume of one pod is neither staged nor attached.
-fn is_ephemeral(data: &VolumeDataFile) -> bool {
-    matches!(data, VolumeDataFile::Read(data) if data.lifecycle == Lifecycle::Ephemeral)
-}
-
-fn planned_calls(
-    storage: &Storage,
-    identity: Option<Identity>,
-    own: &Use,
-    target: &Path,
-    staging: Option<&StagingPath>,
-) -> Result<PlannedTeardown, Fault> {
+/// What tearing the volume down would call.
+pub fn planned(storage: &Storage, pod: &PodDir, volume: &VolumeDir, shape: Shape) -> Result<Calls, Fault> {
+    let target = &target(storage, pod, volume, shape);
+    let (identity, is_staged) = read_files(storage, pod, volume, shape)?;
+    let identity = identity.ok();
+    let staging = staging_path(storage, volume, shape, identity.as_ref()).filter(|_| is_staged);
     let table = storage.all_mounts.read()?;
     let mut mounts = table.mounts_at_or_below(&[target]);
-    if let Some((identity, staging)) = identity.as_ref().zip(staging) {
+    if let Some((identity, staging)) = identity.as_ref().zip(staging.as_ref()) {
+        let own = Use::new(pod, shape, volume);
         let staged = table.mounts_at_or_below(&[staging.global()]);
-        if !staged.is_empty() && users::find_user(storage, identity, Some(own))?.is_none() {
+        if !staged.is_empty() && users::find_user(storage, identity, Some(&own))?.is_none() {
             mounts.extend(staged);
         }
     }
     let (driver, handle) = identity.map(|it| (it.driver, it.handle)).unzip();
-    let text = |path: &Path| storage.root.as_given(path).display().to_string();
-    Ok(PlannedTeardown::Csi {
-        driver,
+    let given = |path: &Path| storage.root.as_given(path).display().to_string();
+    let unpublish = PlannedAction::UnpublishVolume {
+        driver: driver.clone(),
+        handle: handle.clone(),
+        target: given(target),
+    };
+    let unstage = staging.map(|staging| PlannedAction::UnstageVolume {
+        driver: driver.clone(),
         handle,
-        target: text(target),
-        staging: staging.map(|staging| text(&staging.global())),
-        mounted: mounts
-            .into_iter()
-            .map(|mount| mount.path.display().to_string())
-            .collect(),
+        path: given(&staging.global()),
+    });
+    let mounted = mounts.into_iter().map(|mount| mount.path.display().to_string());
+    Ok(Calls {
+        driver,
+        target: Some(target.display().to_string()),
+        mounted: mounted.collect(),
+        actions: [unpublish].into_iter().chain(unstage).collect(),
     })
 }
 
-/// The kubelet's file in the volume's directory.
-fn pod_copy(pod: &PodDir, volume: &VolumeDir) -> Result<VolumeDataFile, Fault> {
+/// Tears down the volume. It may be repeated.
+pub async fn tear_down(
+    storage: &Arc<Storage>,
+    pod: &PodDir,
+    volume: &VolumeDir,
+    shape: Shape,
+    approved: &Approved,
+) -> Result<(), Vec<Fault>> {
+    let target = &target(storage, pod, volume, shape);
+    let (identity, staging) = identify(storage, pod, volume, shape).await?;
+    let name = identity
+        .as_ref()
+        .map_or_else(|| target.display().to_string(), Identity::unique_name);
+    let _lock = storage.locks.lock(&name).await;
+    let own = Use::new(pod, shape, volume);
+    let csi = identity.as_ref().map(|identity| CsiVolume {
+        storage,
+        identity,
+        approved,
+    });
+    let staged = csi.zip(staging);
+
+    if shape == Shape::Block {
+        let (link, uid) = (device::link(pod, volume), pod.uid().to_owned());
+        let (maps, device) = (staging::mapped(storage, &volume.name), [target.clone(), link]);
+        let unmap = move |storage: &Storage| maps.unmap(storage, &uid, &device);
+        storage.run_blocking("unmap", target, unmap).await?;
+    }
+    let published = match &staged {
+        Some((csi, staging)) => csi.record_published(target, staging).await?,
+        None => Vec::new(),
+    };
+    if let Err(faults) = publication::unpublish(storage, csi, target).await {
+        return Err(match &staged {
+            Some((csi, staging)) => csi.with_staging_mounts(own, vec![staging.clone()], faults).await,
+            None => faults,
+        });
+    }
+    if shape == Shape::Block {
+        remove_published(storage, pod, volume).await?;
+    }
+    if let Some((csi, staging)) = staged {
+        csi.unstage_unless_used(Some(own), vec![staging], &published).await?;
+    }
+    let (pod, volume) = (pod.clone(), volume.clone());
+    let remove = move |storage: &Storage| match shape {
+        Shape::FileSystem => remove_volume_dir(storage, &pod, &volume),
+        Shape::Block => device::remove_link(storage, &pod, &volume),
+    };
+    storage.run_blocking("remove", target, remove).await
+}
+
+/// Where the driver publishes the volume for the pod.
+fn target(storage: &Storage, pod: &PodDir, volume: &VolumeDir, shape: Shape) -> PathBuf {
+    match shape {
+        Shape::FileSystem => pod.path().join(volume.relative()).join(TARGET),
+        Shape::Block => staging::published(storage, &volume.name).0.join(pod.uid()),
+    }
+}
+
+/// The volume in the kubelet's files, and whether it may be staged. Blocks.
+fn read_files(
+    storage: &Storage,
+    pod: &PodDir,
+    volume: &VolumeDir,
+    shape: Shape,
+) -> Result<(Result<Identity, UnidentifiedFile>, bool), Fault> {
+    if shape == Shape::Block {
+        return Ok((StagingPath::block(storage, &volume.name).read_identity()?, true));
+    }
     let dir = match pod.open()? {
         Some(dir) => dir.open_below(volume.relative())?,
         None => None,
     };
-    dir.map_or(Ok(VolumeDataFile::Missing), |dir| csi_files::read(&dir))
+    let data = dir.map_or(Ok(VolumeDataFile::Missing), |dir| csi_files::read(&dir))?;
+    // An ephemeral volume of one pod is neither staged nor attached.
+    let is_ephemeral = matches!(&data, VolumeDataFile::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
+    Ok((Identity::read(data, &pod.path().join(volume.relative())), !is_ephemeral))
+}
+
+fn staging_path(
+    storage: &Storage,
+    volume: &VolumeDir,
+    shape: Shape,
+    identity: Option<&Identity>,
+) -> Option<StagingPath> {
+    match shape {
+        Shape::FileSystem => StagingPath::file_system(storage, identity?),
+        Shape::Block => Some(StagingPath::block(storage, &volume.name)),
+    }
+}
+
+/// The volume, by the kubelet's files, else by its PersistentVolume, and where it is staged, unless it never is.
+async fn identify(
+    storage: &Arc<Storage>,
+    pod: &PodDir,
+    volume: &VolumeDir,
+    shape: Shape,
+) -> Result<(Option<Identity>, Option<StagingPath>), Vec<Fault>> {
+    let (own, read) = (pod.clone(), volume.clone());
+    let read = move |storage: &Storage| read_files(storage, &own, &read, shape);
+    let (identity, is_staged) = storage.read_blocking(pod.path(), read).await?;
+    let identity = match identity {
+        Ok(identity) => Some(identity),
+        Err(why) => {
+            tracing::warn!(pod.uid = pod.uid(), %why, "Volume is not identified by its file");
+            let target = target(storage, pod, volume, shape);
+            Identity::of_persistent_volume(storage, &volume.name, &target).await?
+        }
+    };
+    let staging = staging_path(storage, volume, shape, identity.as_ref()).filter(|_| is_staged);
+    Ok((identity, staging))
+}
+
+/// Removes what the driver should have removed where it published a raw block device. It does not block the pod, and is removed with
+/// the volume's directories.
+async fn remove_published(storage: &Arc<Storage>, pod: &PodDir, volume: &VolumeDir) -> Result<(), Vec<Fault>> {
+    let (maps, uid) = (staging::published(storage, &volume.name), pod.uid().to_owned());
+    let what = maps.0.clone();
+    let remove = move |storage: &Storage| maps.remove_leftover_of(storage, &uid);
+    match storage.run_blocking("remove", what, remove).await {
+        Err(faults) if !faults.iter().any(Fault::is_blocked) => {
+            tracing::warn!(
+                pod.uid = pod.uid(),
+                fault = faults.first().map(ToString::to_string),
+                "Driver has unpublished a raw block volume and left its mount point"
+            );
+            Ok(())
+        }
+        done => done,
+    }
 }
 
 /// Removes the volume's directory: the mount point, the kubelet's file and itself, but no other content.
-fn remove_volume_dir(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
-    let Some(dir) = pod.open().map_err(|fault| vec![fault])? else {
-        return Ok(DiskReport::default());
+fn remove_volume_dir(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<(), Vec<Fault>> {
+    let Some(dir) = pod.open()? else {
+        return Ok(());
     };
     let mut work = Work::on(&dir, &storage.effects);
     let subdir = Path::new(names::VOLUMES).join(&volume.plugin);
     // Some drivers publish with a symlink, and leave it. It is never followed.
-    let target = dir.open_below(subdir.join(&volume.name)).map_err(|fault| vec![fault])?;
+    let target = dir.open_below(subdir.join(&volume.name))?;
     let seen = target.map(|target| target.stat(TARGET.as_ref())).transpose();
-    match seen.map_err(|fault| vec![fault])?.flatten() {
+    match seen?.flatten() {
         Some(seen) if seen.kind == FileType::Symlink => {
             work.remove_file(subdir.join(&volume.name), TARGET.as_ref());
         }

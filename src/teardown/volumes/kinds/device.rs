@@ -18,7 +18,7 @@ use crate::{
         mounts::Mount,
         pod_dir::{PodDir, VolumeDir, names},
     },
-    teardown::on_disk::{DiskReport, Work},
+    teardown::on_disk::Work,
 };
 
 /// The directory of one volume's maps, outside of pods' directories.
@@ -29,15 +29,14 @@ pub struct Maps(pub PathBuf);
 impl Maps {
     /// Removes the pod's map: loop device, bind mount, file. The data on the device stays. `device` are other paths of the
     /// device: they identify a loop device whose map was detached.
-    pub fn unmap(&self, storage: &Storage, uid: &str, device: &[PathBuf]) -> Result<DiskReport, Vec<Fault>> {
-        let one = |fault| vec![fault];
+    pub fn unmap(&self, storage: &Storage, uid: &str, device: &[PathBuf]) -> Result<(), Vec<Fault>> {
         let file = self.0.join(uid);
-        let Some(dir) = Dir::open(&self.0).map_err(one)? else {
+        let Some(dir) = Dir::open(&self.0)? else {
             // A mount over the directory hides a mount, but does not remove it.
-            let mounted = storage.all_mounts.read().map_err(one)?.mounts_at_or_below(&[&file]);
+            let mounted = storage.all_mounts.read()?.mounts_at_or_below(&[&file]);
             let still = |mount: &Mount| Fault::new("unmount", &mount.path, Cause::StillMounted);
             return match mounted.is_empty() {
-                true => Ok(DiskReport::default()),
+                true => Ok(()),
                 false => Err(mounted.iter().map(still).collect()),
             };
         };
@@ -47,7 +46,7 @@ impl Maps {
             .chain([&file])
             .filter_map(|path| loops::file_id(path))
             .collect();
-        for device in loops::devices_on(&file, &ids, &storage.sys_block).map_err(one)? {
+        for device in loops::devices_on(&file, &ids, &storage.sys_block)? {
             work.record(loops::detach(&device, &storage.sys_block, &storage.effects));
         }
         if work.faults.is_empty() {
@@ -66,7 +65,7 @@ impl Maps {
     }
 
     /// UIDs of the pods with a mount or a loop device here.
-    fn holders(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
+    pub fn holders(&self, storage: &Storage) -> Result<Vec<String>, Fault> {
         self.pods(|uid| self.is_held(storage, uid))
     }
 
@@ -97,9 +96,9 @@ impl Maps {
     }
 
     /// Removes the leftover of one pod.
-    pub fn remove_leftovers_of(&self, storage: &Storage, uid: &str) -> Result<DiskReport, Vec<Fault>> {
-        let Some(dir) = Dir::open(&self.0).map_err(|fault| vec![fault])? else {
-            return Ok(DiskReport::default());
+    pub fn remove_leftover_of(&self, storage: &Storage, uid: &str) -> Result<(), Vec<Fault>> {
+        let Some(dir) = Dir::open(&self.0)? else {
+            return Ok(());
         };
         let mut work = Work::on(&dir, &storage.effects);
         work.record(remove_one(&dir, uid.as_ref(), &storage.effects));
@@ -135,48 +134,20 @@ fn remove_one(dir: &Dir, name: &OsStr, effects: &Effects) -> Result<Outcome, Fau
     }
 }
 
-/// UIDs of the pods with a mounted or held device in one of the directories `<all>/<volume>/<maps>`.
-pub fn mapped_pods(storage: &Storage, all: &Path, maps: &str) -> Result<Vec<String>, Fault> {
-    let Some(all) = Dir::open(all)? else {
-        return Ok(Vec::new());
+/// The directories `<all>/<volume>/<maps>`, by volume, opened one after the other. Blocks.
+pub fn map_dirs(all: &Path, maps: &str) -> Result<impl Iterator<Item = Result<(OsString, Dir), Fault>>, Fault> {
+    let all = Dir::open(all)?;
+    let volumes = all.as_ref().map(Dir::names).transpose()?.unwrap_or_default();
+    let open = move |volume: OsString| match all.as_ref()?.open_below(Path::new(&volume).join(maps)) {
+        Ok(dir) => dir.map(|dir| Ok((volume, dir))),
+        // Not a volume's: the kubelet creates only directories here.
+        Err(Fault {
+            cause: Cause::Errno(Errno::ENOTDIR | Errno::ELOOP),
+            ..
+        }) => None,
+        Err(fault) => Some(Err(fault)),
     };
-    let mut pods = Vec::new();
-    for volume in all.names()? {
-        let subdir = Path::new(&volume).join(maps);
-        match all.open_below(&subdir) {
-            Ok(Some(subdir)) => pods.extend(Maps(subdir.path().to_owned()).holders(storage)?),
-            Ok(None) => {}
-            Err(fault) if is_no_directory(&fault) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-    Ok(pods)
-}
-
-fn is_no_directory(fault: &Fault) -> bool {
-    matches!(fault.cause, Cause::Errno(Errno::ENOTDIR | Errno::ELOOP))
-}
-
-/// Names of the volumes with a map for this pod in one of the directories `<all>/<volume>/<maps>`.
-pub fn mapped_for(all: &Path, maps: &str, uid: &str) -> Result<Vec<OsString>, Fault> {
-    let Some(all) = Dir::open(all)? else {
-        return Ok(Vec::new());
-    };
-    let mut found = Vec::new();
-    for volume in all.names()? {
-        let subdir = if maps.is_empty() {
-            all.open_below(&volume)
-        } else {
-            all.open_below(Path::new(&volume).join(maps))
-        };
-        match subdir {
-            Ok(Some(subdir)) if subdir.names()?.iter().any(|name| name == uid) => found.push(volume),
-            Ok(_) => {}
-            Err(fault) if is_no_directory(&fault) => {}
-            Err(fault) => return Err(fault),
-        }
-    }
-    Ok(found)
+    Ok(volumes.into_iter().filter_map(open))
 }
 
 /// The pod's link to the device.
@@ -185,18 +156,17 @@ pub fn link(pod: &PodDir, volume: &VolumeDir) -> PathBuf {
 }
 
 /// Removes the pod's link to the device, the last part of the volume in its directory.
-pub fn remove_link(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<DiskReport, Vec<Fault>> {
-    let one = |fault| vec![fault];
-    let Some(dir) = pod.open().map_err(one)? else {
-        return Ok(DiskReport::default());
+pub fn remove_link(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<(), Vec<Fault>> {
+    let Some(dir) = pod.open()? else {
+        return Ok(());
     };
     let mut work = Work::on(&dir, &storage.effects);
     let subdir = Path::new(names::DEVICES).join(&volume.plugin);
-    if let Some(subdir) = dir.open_below(&subdir).map_err(one)? {
+    if let Some(subdir) = dir.open_below(&subdir)? {
         // A kubelet creates only a link here.
-        if subdir.link_target(&volume.name).map_err(one)?.is_some() {
+        if subdir.link_target(&volume.name)?.is_some() {
             work.record(subdir.remove_file(&volume.name, &storage.effects));
-        } else if subdir.names().map_err(one)?.contains(&volume.name) {
+        } else if subdir.names()?.contains(&volume.name) {
             work.record(subdir.remove_empty(&volume.name, &storage.effects));
         }
     }

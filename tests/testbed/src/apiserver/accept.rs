@@ -5,7 +5,6 @@ use super::error::ApiError;
 /// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Media {
-    /// JSON.
     Json,
     /// Protobuf, in which only metadata and refusals are written here.
     Protobuf,
@@ -14,7 +13,6 @@ pub enum Media {
 /// How much of an object an answer holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Shape {
-    /// All of it.
     Whole,
     /// Its metadata, asked for as that of one object.
     Metadata,
@@ -36,8 +34,6 @@ struct Clause<'a> {
     media: &'a str,
     parameters: Vec<(&'a str, &'a str)>,
 }
-
-// === impl Clause ===
 
 impl<'a> Clause<'a> {
     fn all(accept: &'a str) -> impl Iterator<Item = Self> {
@@ -68,11 +64,8 @@ impl<'a> Clause<'a> {
     }
 }
 
-// === impl Media ===
-
 impl Media {
     /// How a refusal is written: never in a form that was asked for objects only.
-    #[must_use]
     pub fn of_refusal(accept: &str) -> Self {
         Clause::all(accept)
             .filter(|clause| clause.wanted().0.is_empty())
@@ -80,8 +73,6 @@ impl Media {
             .unwrap_or(Media::Json)
     }
 }
-
-// === impl Form ===
 
 impl Form {
     /// All of an object, in JSON.
@@ -91,9 +82,6 @@ impl Form {
     };
 
     /// The form in which a client wants objects.
-    ///
-    /// # Errors
-    /// It takes none of those that there are.
     pub fn parse(accept: &str) -> Result<Self, ApiError> {
         Clause::all(accept)
             .find_map(|clause| {
@@ -115,45 +103,8 @@ impl Form {
 pub const DISCOVERY: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList";
 
 /// Whether a client takes discovery in the aggregated form, at any position in the header.
-#[must_use]
 pub fn wants_discovery(accept: &str) -> bool {
     Clause::all(accept).any(|clause| {
         clause.media() == Some(Media::Json) && clause.wanted() == ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2")
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const JSON: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-    const PROTOBUF: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-
-    #[test]
-    fn the_first_form_that_can_be_served_is_taken() {
-        let form = |media, shape| Ok(Form { media, shape });
-        let plain = "application/json";
-        assert_eq!(Form::parse(""), Ok(Form::PLAIN));
-        assert_eq!(Form::parse(&format!("text/html, {plain}")), Ok(Form::PLAIN));
-        assert_eq!(
-            Form::parse(&format!("{PROTOBUF},{JSON},{plain}")),
-            form(Media::Protobuf, Shape::Metadata)
-        );
-        assert_eq!(
-            Form::parse(&format!("{}2,{JSON}", &JSON[..JSON.len() - 1])),
-            form(Media::Json, Shape::Metadata)
-        );
-        assert_eq!(Form::parse("application/vnd.kubernetes.protobuf,*/*"), Ok(Form::PLAIN));
-        assert_eq!(Form::parse("application/*").unwrap_err().code, 406);
-    }
-
-    #[test]
-    fn a_refusal_is_not_written_as_metadata_is() {
-        assert_eq!(Media::of_refusal(PROTOBUF), Media::Json);
-        assert_eq!(
-            Media::of_refusal("application/vnd.kubernetes.protobuf"),
-            Media::Protobuf
-        );
-        assert_eq!(Media::of_refusal(&format!("{PROTOBUF},application/json")), Media::Json);
-    }
 }

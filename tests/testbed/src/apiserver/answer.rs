@@ -35,18 +35,13 @@ enum What {
 pub struct Rendered {
     /// HTTP status code.
     pub code: u16,
-    /// The Content-Type.
     pub content_type: &'static str,
-    /// The body.
     pub body: Bytes,
     /// ETag of the body, for clients that have it already.
     pub etag: Option<String>,
 }
 
-// === impl Media ===
-
 impl Media {
-    /// The Content-Type of an answer.
     #[must_use]
     pub fn content_type(self) -> &'static str {
         match self {
@@ -65,45 +60,35 @@ impl Media {
     }
 }
 
-// === impl Answer ===
-
 impl Answer {
     fn new(code: u16, what: What) -> Self {
         Answer { code, what }
     }
 
     /// Any JSON, in whatever form the client would like it.
-    #[must_use]
     pub fn json(code: u16, body: &Value) -> Self {
         Answer::new(code, What::Json(body.to_string().into()))
     }
 
     /// A bare text, as old as the first health checks.
-    #[must_use]
     pub fn ok() -> Self {
         Answer::new(200, What::Json(Bytes::from_static(b"ok")))
     }
 
     /// All that is served, at once.
-    #[must_use]
     pub fn discovery(body: &Value) -> Self {
         Answer::new(200, What::Discovery(body.to_string().into()))
     }
 
-    /// An object.
-    #[must_use]
     pub fn object(code: u16, kind: &'static Kind, object: &Arc<Stored>) -> Self {
         Answer::new(code, What::Object(kind, Arc::clone(object)))
     }
 
-    /// Objects.
-    #[must_use]
     pub fn list(kind: &'static Kind, page: Page) -> Self {
         Answer::new(200, What::List(kind, page))
     }
 
     /// That an object was removed: for some kinds the object, for the others a `Status`.
-    #[must_use]
     pub fn removed(kind: &'static Kind, last: &Arc<Stored>) -> Self {
         if kind.answers_object {
             return Answer::object(200, kind, last);
@@ -119,16 +104,12 @@ impl Answer {
     }
 
     /// Success of a request without an object.
-    #[must_use]
     pub fn success(code: u16) -> Self {
         let status = json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": code });
         Answer::new(code, What::Status(status))
     }
 
     /// Encodes the answer in `form`.
-    ///
-    /// # Errors
-    /// One object was wanted as a list, or a list as one object.
     pub fn render(self, form: Form) -> Result<Rendered, ApiError> {
         let content_type = form.media.content_type();
         let (content_type, body) = match &self.what {
@@ -153,8 +134,6 @@ fn etag(body: &[u8]) -> String {
     let hex: String = digest.as_ref().iter().map(|byte| format!("{byte:02X}")).collect();
     format!("\"{hex}\"")
 }
-
-// === impl Rendered ===
 
 impl Rendered {
     /// The answer to a client that has the body with the ETag `known`.

@@ -16,9 +16,6 @@ const LEASES: &str = "kube-node-lease";
 const NO_RELATION: &str = "no relationship found between node";
 
 /// Whether `user` may do `verb` to `target`; `fields` is the selector of a list or watch.
-///
-/// # Errors
-/// The refusal, with its reason.
 pub fn authorize(store: &Store, user: &User, verb: &str, target: &Target, fields: &Selector) -> Result<(), ApiError> {
     let why = match user {
         User::Admin | User::Collector => return Ok(()),
@@ -113,6 +110,3 @@ fn related(store: &Store, node: &str, target: &Target) -> Result<(), String> {
         Err(format!("{NO_RELATION} '{node}' and this object"))
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,7 +1,6 @@
 //! The testbed's own paths, for a server in a separate process. No Kubernetes API has them.
 //!
 //! - `POST /testbed/objects` stores an array of objects, for simulations that need many.
-//! - `POST /testbed/request-limit` limits the requests of the collector to the number in the body per second.
 
 use http::Method;
 use serde::de::DeserializeOwned;
@@ -10,14 +9,10 @@ use serde_json::Value;
 use super::answer::Answer;
 use super::error::ApiError;
 use super::handler::Call;
-use super::identity::User;
 use super::shared::Shared;
 use super::writes;
 
 /// Handles a request to `/testbed/…`.
-///
-/// # Errors
-/// There is no such path, or its body cannot be read.
 pub fn handle(shared: &Shared, call: &Call, what: &str) -> Result<Answer, ApiError> {
     match (&call.method, what) {
         (&Method::POST, "objects") => {
@@ -27,7 +22,6 @@ pub fn handle(shared: &Shared, call: &Call, what: &str) -> Result<Answer, ApiErr
                 writes::insert_raw(&mut store, object, shared.now())?;
             }
         }
-        (&Method::POST, "request-limit") => shared.request_limit.set(&User::Collector.name(), body(call)?),
         _ => return Err(ApiError::no_such_path()),
     }
     Ok(Answer::success(200))

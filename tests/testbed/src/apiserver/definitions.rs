@@ -15,7 +15,6 @@ use super::writes::{self, Writer};
 const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 /// Whether objects of this kind define others.
-#[must_use]
 pub fn is_definition(kind: &Kind) -> bool {
     kind.kind == "CustomResourceDefinition" && !kind.custom
 }
@@ -25,7 +24,6 @@ fn is_service(kind: &Kind) -> bool {
     kind.kind == "APIService" && !kind.custom
 }
 
-/// Handles a stored object.
 pub fn stored(store: &mut Store, writer: &Writer, kind: &'static Kind, object: &Arc<Stored>) {
     if is_service(kind) {
         let service = object.value();
@@ -61,13 +59,11 @@ pub fn removed(store: &mut Store, writer: &Writer, kind: &'static Kind, object: 
 }
 
 /// Whether instances of `kind` may no longer be created.
-#[must_use]
 pub fn is_ending(store: &Store, kind: &'static Kind) -> bool {
     kind.custom && definition_of(store, kind).is_some_and(|it| object::deletion_time(&it).is_some())
 }
 
 /// A definition at the start of its deletion.
-#[must_use]
 pub fn ending(mut definition: Value, writer: &Writer) -> Value {
     let metadata = object::metadata_mut(&mut definition);
     metadata.insert("deletionTimestamp".to_owned(), object::stamp(writer.now).into());

@@ -33,12 +33,13 @@ enum Grace {
     None,
     /// One is running, and this request does not shorten it.
     Running,
-    /// This one.
-    Set { seconds: i64, until: Timestamp },
+    Set {
+        seconds: i64,
+        until: Timestamp,
+    },
 }
 
 /// Decides about `object`.
-#[must_use]
 pub fn decide(kind: &'static Kind, object: &Value, options: &DeleteOptions, now: Timestamp) -> Outcome {
     let grace = grace(kind, object, options, now);
     let (seconds, until) = match grace {

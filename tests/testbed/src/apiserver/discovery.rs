@@ -9,15 +9,11 @@ use super::kinds::served::Served;
 use super::kinds::{Kind, STATUS_VERBS};
 
 /// `/version`.
-#[must_use]
 pub fn version() -> Value {
     json!({ "major": "1", "minor": "37", "gitVersion": "v1.37.2", "platform": "linux/amd64" })
 }
 
 /// `/api` and `/apis`.
-///
-/// # Errors
-/// Another form than the aggregated one.
 pub fn answer(served: &Served, path: &str, accept: &str) -> Result<Answer, ApiError> {
     if !wants_discovery(accept) {
         return Err(ApiError::not_acceptable());

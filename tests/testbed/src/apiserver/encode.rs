@@ -16,23 +16,17 @@ use crate::proto;
 const METADATA: &str = r#"{"kind":"PartialObjectMetadata","apiVersion":"meta.k8s.io/v1","metadata":"#;
 
 /// One object.
-///
-/// # Errors
-/// It was asked for as a list.
 pub fn object(form: Form, kind: &'static Kind, object: &Stored) -> Result<Bytes, ApiError> {
     if form.shape == Shape::MetadataList {
-        return Err(ApiError::not_a_list());
+        return Err(ApiError::wrong_shape("PartialObjectMetadataList", "not a list"));
     }
     Ok(one(form, kind, object))
 }
 
 /// Objects that were asked for together.
-///
-/// # Errors
-/// They were asked for as one object.
 pub fn list(form: Form, kind: &'static Kind, page: &Page) -> Result<Bytes, ApiError> {
     match (form.shape, form.media) {
-        (Shape::Metadata, _) => return Err(ApiError::not_one_object()),
+        (Shape::Metadata, _) => return Err(ApiError::wrong_shape("PartialObjectMetadata", "a list")),
         (_, Media::Protobuf) => return Ok(protobuf::list(page)),
         (_, Media::Json) => {}
     }
@@ -61,7 +55,6 @@ pub fn list(form: Form, kind: &'static Kind, page: &Page) -> Result<Bytes, ApiEr
 }
 
 /// An object in a watch.
-#[must_use]
 pub fn event(form: Form, kind: &'static Kind, change: Change, object: &Stored) -> Bytes {
     if form.media == Media::Protobuf {
         return proto::frame(change.name(), one(form, kind, object));
@@ -73,7 +66,6 @@ pub fn event(form: Form, kind: &'static Kind, change: Change, object: &Stored) -
 }
 
 /// A bookmark of a watch; `initial` marks the end of the initial events.
-#[must_use]
 pub fn bookmark(form: Form, kind: &'static Kind, version: u64, initial: bool) -> Bytes {
     let mut metadata = json!({ "resourceVersion": version.to_string() });
     if initial {
@@ -96,7 +88,6 @@ pub fn bookmark(form: Form, kind: &'static Kind, version: u64, initial: bool) ->
 }
 
 /// The error that ends a watch.
-#[must_use]
 pub fn failure(form: Form, error: &ApiError) -> Bytes {
     match form.media {
         Media::Json => format!("{}\n", json!({ "type": "ERROR", "object": error.to_status() })).into(),
@@ -105,7 +96,6 @@ pub fn failure(form: Form, error: &ApiError) -> Bytes {
 }
 
 /// A `Status`.
-#[must_use]
 pub fn status(media: Media, status: &Value) -> Bytes {
     match media {
         Media::Json => status.to_string().into(),

@@ -16,14 +16,11 @@ pub struct ApiError {
     pub code: u16,
     /// Machine-readable reason; empty where the API server gives none.
     pub reason: &'static str,
-    /// The message.
     pub message: String,
     details: Option<Box<Details>>,
     continue_token: Option<String>,
     plain: bool,
 }
-
-// === impl ApiError ===
 
 impl ApiError {
     fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
@@ -37,25 +34,30 @@ impl ApiError {
         }
     }
 
-    fn about(mut self, kind: &'static Kind, name: &str) -> Self {
-        let details = Details {
-            name: name.to_owned(),
-            group: kind.group,
-            kind: kind.resource,
-            ..Details::default()
-        };
-        self.details = Some(Box::new(details));
+    /// What it is about: the object, and how the answer names its kind.
+    fn about(mut self, kind: &'static Kind, name: &str, shown: &'static str) -> Self {
+        let details = self.details.get_or_insert_default();
+        name.clone_into(&mut details.name);
+        (details.group, details.kind) = (kind.group, shown);
         self
     }
 
-    fn about_kind(mut self, kind: &'static Kind, name: &str) -> Self {
-        let details = Details {
-            name: name.to_owned(),
-            group: kind.group,
-            kind: kind.kind,
-            ..Details::default()
-        };
-        self.details = Some(Box::new(details));
+    /// With details that say nothing.
+    fn with_details(mut self) -> Self {
+        self.details.get_or_insert_default();
+        self
+    }
+
+    /// With a text for a body.
+    fn plain(mut self) -> Self {
+        self.plain = true;
+        self
+    }
+
+    fn with_retry_after(mut self, seconds: Option<u64>) -> Self {
+        if seconds.is_some() {
+            self.details.get_or_insert_default().retry_after_seconds = seconds;
+        }
         self
     }
 
@@ -65,19 +67,16 @@ impl ApiError {
     }
 
     /// The request makes no sense.
-    #[must_use]
     pub fn bad_request(message: impl Into<String>) -> Self {
         ApiError::new(400, "BadRequest", message)
     }
 
     /// The token is unknown.
-    #[must_use]
     pub fn unauthorized() -> Self {
         ApiError::new(401, "Unauthorized", "Unauthorized")
     }
 
     /// Not for this user, or not now.
-    #[must_use]
     pub fn forbidden(kind: &'static Kind, name: &str, why: &str) -> Self {
         let resource = kind.group_resource();
         let subject = if name.is_empty() {
@@ -85,20 +84,16 @@ impl ApiError {
         } else {
             format!("{resource} \"{name}\"")
         };
-        ApiError::new(403, "Forbidden", format!("{subject} is forbidden: {why}")).about(kind, name)
+        ApiError::new(403, "Forbidden", format!("{subject} is forbidden: {why}")).about(kind, name, kind.resource)
     }
 
     /// A path, not an object, that this user may not ask for.
-    #[must_use]
     pub fn forbidden_path(user: &str, verb: &str, path: &str) -> Self {
         let message = format!("forbidden: User \"{user}\" cannot {verb} path \"{path}\"");
-        let mut error = ApiError::new(403, "Forbidden", message);
-        error.details = Some(Box::default());
-        error
+        ApiError::new(403, "Forbidden", message).with_details()
     }
 
     /// Nothing may be created in a terminating namespace.
-    #[must_use]
     pub fn namespace_terminating(kind: &'static Kind, name: &str, namespace: &str) -> Self {
         let why = format!("unable to create new content in namespace {namespace} because it is being terminated");
         let cause = Cause {
@@ -109,40 +104,28 @@ impl ApiError {
         ApiError::forbidden(kind, name, &why).with_causes(vec![cause])
     }
 
-    /// The object is not there.
-    #[must_use]
     pub fn not_found(kind: &'static Kind, name: &str) -> Self {
         let message = format!("{} \"{name}\" not found", kind.group_resource());
-        ApiError::new(404, "NotFound", message).about(kind, name)
+        ApiError::new(404, "NotFound", message).about(kind, name, kind.resource)
     }
 
     /// A core path that leads to no resource: a `Status` that names no object.
-    #[must_use]
     pub fn no_such_resource() -> Self {
-        let mut error = ApiError::new(404, "NotFound", "the server could not find the requested resource");
-        error.details = Some(Box::default());
-        error
+        ApiError::new(404, "NotFound", "the server could not find the requested resource").with_details()
     }
 
     /// A path that leads nowhere: no `Status` at all.
-    #[must_use]
     pub fn no_such_path() -> Self {
-        let mut error = ApiError::new(404, "NotFound", "404 page not found");
-        error.plain = true;
-        error
+        ApiError::new(404, "NotFound", "404 page not found").plain()
     }
 
     /// The resource is there, but not for this verb.
-    #[must_use]
     pub fn method_not_allowed() -> Self {
         let message = "the server does not allow this method on the requested resource";
-        let mut error = ApiError::new(405, "MethodNotAllowed", message);
-        error.details = Some(Box::default());
-        error
+        ApiError::new(405, "MethodNotAllowed", message).with_details()
     }
 
     /// No answer in a form that the client reads.
-    #[must_use]
     pub fn not_acceptable() -> Self {
         ApiError::new(
             406,
@@ -152,71 +135,54 @@ impl ApiError {
         )
     }
 
-    /// One object was asked for as a list of metadata.
-    #[must_use]
-    pub fn not_a_list() -> Self {
-        let message = "you requested PartialObjectMetadataList, but the requested object is not a list";
-        ApiError::new(406, "NotAcceptable", message)
-    }
-
-    /// A list was asked for as the metadata of one object.
-    #[must_use]
-    pub fn not_one_object() -> Self {
-        let message = "you requested PartialObjectMetadata, but the requested object is a list";
+    /// Metadata was asked for in the form of a list and is that of one object, or the other way round.
+    pub fn wrong_shape(asked: &str, found: &str) -> Self {
+        let message = format!("you requested {asked}, but the requested object is {found}");
         ApiError::new(406, "NotAcceptable", message)
     }
 
     /// A path that leads to another server, which cannot be reached: no `Status` at all.
-    #[must_use]
     pub fn away() -> Self {
-        let mut error = ApiError::new(503, "ServiceUnavailable", "service unavailable");
-        error.plain = true;
-        error
+        ApiError::new(503, "ServiceUnavailable", "service unavailable").plain()
     }
 
     /// The name is taken.
-    #[must_use]
     pub fn already_exists(kind: &'static Kind, name: &str, deleting: bool) -> Self {
         let prefix = if deleting { "object is being deleted: " } else { "" };
         let message = format!("{prefix}{} \"{name}\" already exists", kind.group_resource());
-        ApiError::new(409, "AlreadyExists", message).about(kind, name)
+        ApiError::new(409, "AlreadyExists", message).about(kind, name, kind.resource)
     }
 
     /// The object has changed in between.
-    #[must_use]
     pub fn modified(kind: &'static Kind, name: &str) -> Self {
         const WHY: &str = "the object has been modified; please apply your changes to the latest version and try again";
         ApiError::conflict(kind, name, WHY)
     }
 
     /// A write that conflicts with the stored object; `details.kind` is the resource.
-    #[must_use]
     pub fn conflict(kind: &'static Kind, name: &str, why: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{name}\": {why}",
             kind.group_resource()
         );
-        ApiError::new(409, "Conflict", message).about(kind, name)
+        ApiError::new(409, "Conflict", message).about(kind, name, kind.resource)
     }
 
-    /// A DELETE whose precondition fails; `details.kind` is the kind.
-    #[must_use]
+    /// A DELETE whose precondition fails; message and `details.kind` name the kind.
     pub fn precondition(kind: &'static Kind, name: &str, why: &str) -> Self {
         let message = format!(
             "Operation cannot be fulfilled on {} \"{name}\": {why}",
             kind.group_kind()
         );
-        ApiError::new(409, "Conflict", message).about_kind(kind, name)
+        ApiError::new(409, "Conflict", message).about(kind, name, kind.kind)
     }
 
     /// The requested history is compacted.
-    #[must_use]
     pub fn expired(message: impl Into<String>) -> Self {
         ApiError::new(410, "Expired", message)
     }
 
     /// A continued list whose first page is too old; `token` continues with the current objects.
-    #[must_use]
     pub fn continue_expired(token: String) -> Self {
         const WHY: &str = "The provided continue parameter is too old to display a consistent list result. \
             Start again without it, or go on inconsistently with the continue token of this answer.";
@@ -227,7 +193,6 @@ impl ApiError {
     }
 
     /// A body in a form that is not understood.
-    #[must_use]
     pub fn unsupported_media(accepted: &str) -> Self {
         let message =
             format!("the body of the request was in an unknown format - accepted media types include: {accepted}");
@@ -235,13 +200,11 @@ impl ApiError {
     }
 
     /// An object that breaks the rules of its kind.
-    #[must_use]
     pub fn invalid(kind: &'static Kind, name: &str, causes: Vec<Cause>) -> Self {
-        ApiError::invalid_named(&kind.group_kind(), name, causes).about_causes(kind, name)
+        ApiError::invalid_named(&kind.group_kind(), name, causes).about(kind, name, kind.kind)
     }
 
     /// Options that break the rules: `what` is their kind.
-    #[must_use]
     pub fn invalid_options(what: &'static str, causes: Vec<Cause>) -> Self {
         let mut error = ApiError::invalid_named(&format!("{what}.meta.k8s.io"), "", causes);
         if let Some(details) = &mut error.details {
@@ -252,18 +215,13 @@ impl ApiError {
     }
 
     /// A PUT without the version that the kind insists on; its message names the resource.
-    #[must_use]
     pub fn version_required(kind: &'static Kind, name: &str) -> Self {
         let cause = Cause {
             reason: "FieldValueInvalid",
             message: "Invalid value: 0x0: must be specified for an update".to_owned(),
             field: "metadata.resourceVersion".to_owned(),
         };
-        let mut error = ApiError::invalid_named(&kind.group_resource(), name, vec![cause]).about_causes(kind, name);
-        if let Some(details) = &mut error.details {
-            details.kind = kind.resource;
-        }
-        error
+        ApiError::invalid_named(&kind.group_resource(), name, vec![cause]).about(kind, name, kind.resource)
     }
 
     fn invalid_named(subject: &str, name: &str, causes: Vec<Cause>) -> Self {
@@ -282,32 +240,18 @@ impl ApiError {
         ApiError::new(422, "Invalid", format!("{subject} \"{name}\" is invalid: {lines}")).with_causes(causes)
     }
 
-    fn about_causes(mut self, kind: &'static Kind, name: &str) -> Self {
-        if let Some(details) = &mut self.details {
-            details.name = name.to_owned();
-            details.group = kind.group;
-            details.kind = kind.kind;
-        }
-        self
-    }
-
     /// A patch that cannot be applied.
-    #[must_use]
     pub fn unprocessable() -> Self {
         let message = "the server rejected our request due to an error in our request";
-        let mut error = ApiError::new(422, "Invalid", message);
-        error.details = Some(Box::default());
-        error
+        ApiError::new(422, "Invalid", message).with_details()
     }
 
     /// A failure that the API server gives no reason for.
-    #[must_use]
     pub fn internal(message: impl Into<String>) -> Self {
         ApiError::new(500, "", message)
     }
 
     /// An object in the store cannot be read.
-    #[must_use]
     pub fn storage_read() -> Self {
         ApiError::new(
             500,
@@ -317,7 +261,6 @@ impl ApiError {
     }
 
     /// The store has a Secret whose key is gone. Recorded from kube-apiserver 1.37.2.
-    #[must_use]
     pub fn lost_key(verb: &str) -> Self {
         let cause = "StorageError: corrupt object, Code: 7, Key: /registry/secrets/default/lost, ResourceVersion: 0, \
                      AdditionalErrorMsg: data from the storage is not transformable revision=0: no matching key was found for \
@@ -325,9 +268,7 @@ impl ApiError {
         let message = format!("failed to read one or more secrets from the storage: {cause}");
         if verb == "watch" {
             let message = format!("storage is (re)initializing: failed to list <unspecified>: {message}");
-            let mut error = ApiError::new(429, "TooManyRequests", message);
-            error.details.get_or_insert_default().retry_after_seconds = Some(30);
-            return error;
+            return ApiError::new(429, "TooManyRequests", message).with_retry_after(Some(30));
         }
         let cause = Cause {
             reason: "UnexpectedServerResponse",
@@ -338,7 +279,6 @@ impl ApiError {
     }
 
     /// A resourceVersion that is not reached in time.
-    #[must_use]
     pub fn version_too_large(asked: u64, current: u64) -> Self {
         let message = format!("Timeout: Too large resource version: {asked}, current: {current}");
         let cause = Cause {
@@ -346,13 +286,12 @@ impl ApiError {
             message: "Too large resource version".to_owned(),
             field: String::new(),
         };
-        let mut error = ApiError::new(504, "Timeout", message).with_causes(vec![cause]);
-        error.details.get_or_insert_default().retry_after_seconds = Some(1);
-        error
+        ApiError::new(504, "Timeout", message)
+            .with_causes(vec![cause])
+            .with_retry_after(Some(1))
     }
 
     /// What a fault asks for: a plain `Status` with this code.
-    #[must_use]
     pub fn injected(code: u16, retry_after: Option<u64>) -> Self {
         let reason = match code {
             401 => "Unauthorized",
@@ -366,27 +305,20 @@ impl ApiError {
             504 => "Timeout",
             _ => "",
         };
-        let mut error = ApiError::new(code, reason, "a fault that the test asked for");
-        if retry_after.is_some() {
-            error.details.get_or_insert_default().retry_after_seconds = retry_after;
-        }
-        error
+        ApiError::new(code, reason, "a fault that the test asked for").with_retry_after(retry_after)
     }
 
     /// Seconds for the `Retry-After` header.
-    #[must_use]
     pub fn retry_after(&self) -> Option<u64> {
         self.details.as_ref().and_then(|details| details.retry_after_seconds)
     }
 
     /// Whether the body is the bare message rather than a `Status`.
-    #[must_use]
     pub fn is_plain(&self) -> bool {
         self.plain
     }
 
     /// The `Status` of the answer.
-    #[must_use]
     pub fn to_status(&self) -> Value {
         let mut status = json!({
             "kind": "Status",

@@ -14,9 +14,7 @@ pub struct Fault {
     pub verb: Option<String>,
     /// `pods`, `pods/status`, …
     pub resource: Option<String>,
-    /// The name of the object.
     pub name: Option<String>,
-    /// The user of the request.
     pub user: Option<String>,
     /// How many requests it meets; without a number, all until it is cleared.
     pub times: Option<u32>,
@@ -40,7 +38,6 @@ pub enum Action {
     Status {
         /// HTTP status code.
         code: u16,
-        /// Seconds for `Retry-After`.
         retry_after: Option<u64>,
     },
     /// Answer a list or a new watch like kube-apiserver 1.37.2 after the key of Secret default/lost was removed from its
@@ -66,11 +63,8 @@ pub struct Faults {
     changed: watch::Sender<()>,
 }
 
-// === impl Fault ===
-
 impl Fault {
     /// Trouble for every request, until narrowed.
-    #[must_use]
     pub fn new(action: Action) -> Self {
         Fault {
             verb: None,
@@ -83,7 +77,6 @@ impl Fault {
     }
 
     /// The next requests wait.
-    #[must_use]
     pub fn delay(by: Duration) -> Self {
         Fault::new(Action::Delay {
             millis: u64::try_from(by.as_millis()).unwrap_or(u64::MAX),
@@ -91,7 +84,6 @@ impl Fault {
     }
 
     /// The next requests are answered with `code`.
-    #[must_use]
     pub fn status(code: u16) -> Self {
         Fault::new(Action::Status {
             code,
@@ -100,7 +92,6 @@ impl Fault {
     }
 
     /// The next requests are answered with 429 and Retry-After.
-    #[must_use]
     pub fn too_many(retry_after: u64) -> Self {
         Fault::new(Action::Status {
             code: 429,
@@ -108,7 +99,6 @@ impl Fault {
         })
     }
 
-    /// Only for this verb.
     #[must_use]
     pub fn verb(mut self, verb: &str) -> Self {
         self.verb = Some(verb.to_owned());
@@ -122,28 +112,24 @@ impl Fault {
         self
     }
 
-    /// Only for the object of this name.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Only for this user.
     #[must_use]
     pub fn user(mut self, user: &str) -> Self {
         self.user = Some(user.to_owned());
         self
     }
 
-    /// Only for so many requests.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = Some(times);
         self
     }
 
-    /// Only for one request.
     #[must_use]
     pub fn once(self) -> Self {
         self.times(1)
@@ -158,8 +144,6 @@ impl Fault {
     }
 }
 
-// === impl Action ===
-
 impl Action {
     fn is_for_watches(&self) -> bool {
         matches!(
@@ -168,8 +152,6 @@ impl Action {
         )
     }
 }
-
-// === impl Faults ===
 
 impl Default for Faults {
     fn default() -> Self {
@@ -193,7 +175,6 @@ impl Faults {
     }
 
     /// The faults that are still in force.
-    #[must_use]
     pub fn pending(&self) -> Vec<Fault> {
         self.with(|faults| faults.clone())
     }
@@ -231,37 +212,5 @@ impl Faults {
 
     fn with<T>(&self, act: impl FnOnce(&mut Vec<Fault>) -> T) -> T {
         act(&mut self.inner.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn asked(verb: &str, resource: &str) -> Asked {
-        Asked {
-            verb: verb.to_owned(),
-            resource: resource.to_owned(),
-            ..Asked::default()
-        }
-    }
-
-    #[test]
-    fn a_fault_meets_what_it_names_as_often_as_it_says() {
-        let faults = Faults::default();
-        faults.inject(Fault::status(500).verb("patch").resource("pods/status").times(2));
-        assert_eq!(faults.for_request(&asked("patch", "pods")), None);
-        assert!(faults.for_request(&asked("patch", "pods/status")).is_some());
-        assert!(faults.for_request(&asked("patch", "pods/status")).is_some());
-        assert_eq!(faults.for_request(&asked("patch", "pods/status")), None);
-    }
-
-    #[test]
-    fn a_watch_fault_waits_for_a_watch() {
-        let faults = Faults::default();
-        faults.inject(Fault::new(Action::CutWatch).once());
-        assert_eq!(faults.for_request(&asked("watch", "pods")), None);
-        assert_eq!(faults.for_watch(&asked("watch", "pods")), Some(Action::CutWatch));
-        assert!(faults.pending().is_empty());
     }
 }

@@ -38,15 +38,12 @@ pub struct Call {
     pub method: Method,
     /// The path, still encoded.
     pub path: String,
-    /// The query.
     pub query: String,
     /// The Authorization header.
     pub authorization: Option<String>,
     /// The Accept header.
     pub accept: String,
-    /// The Content-Type header.
     pub content_type: String,
-    /// The body.
     pub body: Bytes,
 }
 
@@ -55,15 +52,12 @@ pub struct Call {
 pub enum Reply {
     /// An answer.
     Done(Rendered),
-    /// A refusal.
     Refused(ApiError),
     /// A stream.
     Watch(Box<Watch>),
     /// The connection is closed without a word.
     Lost,
 }
-
-// === impl Reply ===
 
 impl Reply {
     fn code(&self) -> Option<u16> {

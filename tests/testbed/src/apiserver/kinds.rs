@@ -55,7 +55,6 @@ const VERBS: &[&str] = &[
     "watch",
 ];
 
-/// The verbs of the subresource `/status`.
 pub const STATUS_VERBS: &[&str] = &["get", "patch", "update"];
 
 /// Default propagation policy.
@@ -68,8 +67,6 @@ pub enum Dependents {
     /// The `orphan` finalizer.
     Orphan,
 }
-
-// === impl Kind ===
 
 impl Kind {
     const fn of(group: &'static str, version: &'static str, resource: &'static str, kind: &'static str) -> Self {
@@ -101,13 +98,21 @@ impl Kind {
         self
     }
 
+    const fn with_generation(mut self) -> Self {
+        self.generation = true;
+        self
+    }
+
+    const fn answering_object(mut self) -> Self {
+        self.answers_object = true;
+        self
+    }
+
     const fn cluster(mut self) -> Self {
         self.namespaced = false;
         self
     }
 
-    /// Its verbs.
-    #[must_use]
     pub fn verbs(&self) -> &'static [&'static str] {
         // Clusters have no quota for these.
         if self.resource == "namespaces" && self.group.is_empty() {
@@ -118,7 +123,6 @@ impl Kind {
     }
 
     /// As in `apiVersion`: `v1`, `apps/v1`.
-    #[must_use]
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
             self.version.to_owned()
@@ -128,19 +132,16 @@ impl Kind {
     }
 
     /// As messages name the resource: `pods`, `leases.coordination.k8s.io`.
-    #[must_use]
     pub fn group_resource(&self) -> String {
         qualified(self.resource, self.group)
     }
 
     /// As messages name the kind: `Pod`, `Lease.coordination.k8s.io`.
-    #[must_use]
     pub fn group_kind(&self) -> String {
         qualified(self.kind, self.group)
     }
 
     /// Key of an object of this kind: `namespace/name`, or `name`. Sorted as bytes, as in etcd.
-    #[must_use]
     pub fn key(&self, namespace: &str, name: &str) -> String {
         if self.namespaced {
             format!("{namespace}/{name}")

@@ -15,7 +15,6 @@ use token::Token;
 /// Which state a list shows.
 #[derive(Debug)]
 pub struct ListOptions {
-    /// Which objects.
     pub selector: Selector,
     limit: Option<usize>,
     /// The version that must have been reached.
@@ -24,25 +23,18 @@ pub struct ListOptions {
     continued: Option<Token>,
 }
 
-/// One page.
 #[derive(Debug)]
 pub struct Page {
     /// The version of the list.
     pub version: u64,
-    /// The objects.
     pub items: Vec<Arc<Stored>>,
     /// How many follow, if that is known.
     pub remaining: Option<usize>,
     next: Option<Token>,
 }
 
-// === impl ListOptions ===
-
 impl ListOptions {
     /// Reads the query of a list.
-    ///
-    /// # Errors
-    /// Parameters that cannot be read, or contradict each other.
     pub fn parse(query: &Query, selector: Selector) -> Result<Self, ApiError> {
         let version = query.get("resourceVersion").map(parse_version).transpose()?;
         let version = version.filter(|version| *version != 0);
@@ -69,9 +61,6 @@ impl ListOptions {
 }
 
 /// Reads a resourceVersion that has to be a number.
-///
-/// # Errors
-/// It is none.
 pub fn parse_version(text: &str) -> Result<u64, ApiError> {
     text.parse().map_err(|_| {
         ApiError::bad_request(format!(
@@ -81,9 +70,6 @@ pub fn parse_version(text: &str) -> Result<u64, ApiError> {
 }
 
 /// Answers a list over the keys that begin with `prefix`.
-///
-/// # Errors
-/// The state that is asked for is no longer known.
 pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOptions) -> Result<Page, ApiError> {
     let table = store.table(kind);
     if let Some(version) = options.at_least.filter(|version| *version > store.version()) {
@@ -127,17 +113,13 @@ pub fn page(store: &Store, kind: &'static Kind, prefix: &str, options: &ListOpti
     })
 }
 
-// === impl Page ===
-
 impl Page {
     /// The continue token, if this is not the last page.
-    #[must_use]
     pub fn next(&self) -> Option<String> {
         self.next.as_ref().map(Token::encode)
     }
 
     /// The metadata of the list as JSON. Lists of custom objects say even that they do not continue.
-    #[must_use]
     pub fn metadata(&self, custom: bool) -> String {
         let mut metadata = format!(r#"{{"resourceVersion":"{}""#, self.version);
         if let Some(next) = self.next().or_else(|| custom.then(String::new)) {
@@ -150,6 +132,3 @@ impl Page {
         metadata
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -4,37 +4,31 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
 /// The text at a JSON pointer, empty if it is not there.
-#[must_use]
 pub fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     object.pointer(pointer).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// `metadata.name`.
-#[must_use]
 pub fn name(object: &Value) -> &str {
     text(object, "/metadata/name")
 }
 
 /// `metadata.namespace`.
-#[must_use]
 pub fn namespace(object: &Value) -> &str {
     text(object, "/metadata/namespace")
 }
 
 /// `metadata.uid`.
-#[must_use]
 pub fn uid(object: &Value) -> &str {
     text(object, "/metadata/uid")
 }
 
 /// `metadata.resourceVersion`.
-#[must_use]
 pub fn version(object: &Value) -> &str {
     text(object, "/metadata/resourceVersion")
 }
 
 /// `metadata.finalizers`, empty if there are none.
-#[must_use]
 pub fn finalizers(object: &Value) -> Vec<&str> {
     let list = object.pointer("/metadata/finalizers").and_then(Value::as_array);
     list.map(|list| list.iter().filter_map(Value::as_str).collect())
@@ -42,13 +36,11 @@ pub fn finalizers(object: &Value) -> Vec<&str> {
 }
 
 /// `metadata.deletionTimestamp`: set means that the object is being deleted.
-#[must_use]
 pub fn deletion_time(object: &Value) -> Option<Timestamp> {
     text(object, "/metadata/deletionTimestamp").parse().ok()
 }
 
 /// `metadata.deletionGracePeriodSeconds`.
-#[must_use]
 pub fn deletion_grace(object: &Value) -> Option<i64> {
     object
         .pointer("/metadata/deletionGracePeriodSeconds")
@@ -56,7 +48,6 @@ pub fn deletion_grace(object: &Value) -> Option<i64> {
 }
 
 /// `metadata.generation`, zero for kinds that have none.
-#[must_use]
 pub fn generation(object: &Value) -> i64 {
     object
         .pointer("/metadata/generation")
@@ -65,7 +56,6 @@ pub fn generation(object: &Value) -> i64 {
 }
 
 /// The node that a pod is bound to, empty if none.
-#[must_use]
 pub fn node_name(pod: &Value) -> &str {
     text(pod, "/spec/nodeName")
 }
@@ -108,13 +98,11 @@ pub fn set_deletion(object: &mut Value, at: Timestamp, grace: i64) {
 }
 
 /// A time as `metav1.Time` is written: whole seconds, the fraction cut.
-#[must_use]
 pub fn stamp(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// `time` moved by whole seconds; out of range counts as not at all.
-#[must_use]
 pub fn shifted(time: Timestamp, seconds: i64) -> Timestamp {
     time.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(time)
 }

@@ -23,13 +23,8 @@ const ACCEPTED: &str =
     "application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json";
 const ACCEPTED_CUSTOM: &str = "application/json-patch+json, application/merge-patch+json";
 
-// === impl Patch ===
-
 impl Patch {
     /// Reads the body of a PATCH by its Content-Type.
-    ///
-    /// # Errors
-    /// A type that is not served, or a body that is no patch.
     pub fn parse(kind: &'static Kind, content_type: &str, body: &[u8]) -> Result<Self, ApiError> {
         let media = content_type.split(';').next().unwrap_or_default().trim();
         let unreadable = |error: serde_json::Error| ApiError::bad_request(format!("error decoding patch: {error}"));
@@ -48,9 +43,6 @@ impl Patch {
     }
 
     /// The object as the patch wants it; its kind and apiVersion are there for the patch to see, and left out after.
-    ///
-    /// # Errors
-    /// The patch does not fit the object.
     pub fn apply(&self, kind: &'static Kind, object: &Value) -> Result<Value, ApiError> {
         let mut patched = object.clone();
         patched["kind"] = kind.kind.into();

@@ -8,9 +8,7 @@ use futures::future::{BoxFuture, ready};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use super::identity::{ADMIN_TOKEN, COLLECTOR_TOKEN, node_token};
-use crate::api::{self, Access, ApiServer};
-use crate::rest::{self, Client};
+use crate::api::{Access, ApiServer};
 
 /// A running `testbed-apiserver`; killed when dropped.
 #[derive(Debug)]
@@ -18,8 +16,6 @@ pub struct ApiServerProcess {
     url: String,
     _child: Child,
 }
-
-// === impl ApiServerProcess ===
 
 impl ApiServerProcess {
     /// Starts the program and waits until it serves.
@@ -37,46 +33,17 @@ impl ApiServerProcess {
             None => bail!("{} ended without printing a URL", binary.display()),
         }
     }
-
-    /// As the administrator.
-    pub fn administrator(&self) -> Access {
-        self.access(ADMIN_TOKEN)
-    }
-
-    /// As the collector, whose requests can be limited.
-    pub fn collector(&self) -> Access {
-        self.access(COLLECTOR_TOKEN)
-    }
-
-    fn access(&self, token: &str) -> Access {
-        Access {
-            url: self.url.clone(),
-            ca: None,
-            token: token.to_owned(),
-        }
-    }
 }
 
 impl ApiServer for ApiServerProcess {
-    fn url(&self) -> String {
-        self.url.clone()
-    }
-
-    fn admin_kubeconfig(&self) -> String {
-        api::kubeconfig(&self.url, None, "admin", ADMIN_TOKEN)
-    }
-
-    fn node_kubeconfig(&self, name: &str) -> String {
-        let token = node_token(name);
-        api::kubeconfig(&self.url, None, &token, &token)
-    }
-
-    fn admin(&self) -> rest::Result<Client> {
-        Client::new(&self.url, ADMIN_TOKEN, None)
-    }
-
-    fn node(&self, name: &str) -> rest::Result<Client> {
-        Client::new(&self.url, &node_token(name), None)
+    fn access(&self, user: &str) -> Access {
+        Access {
+            url: self.url.clone(),
+            ca: None,
+            socket: None,
+            user: user.to_owned(),
+            token: user.to_owned(),
+        }
     }
 
     /// Not to be had from outside.

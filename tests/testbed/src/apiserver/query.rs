@@ -17,17 +17,12 @@ const UNSERVED: [&str; 7] = [
     "sendInitialEvents",
 ];
 
-// === impl Query ===
-
 impl Query {
-    /// Parses the query of a request.
-    #[must_use]
     pub fn parse(text: &str) -> Self {
         Query(form_urlencoded::parse(text.as_bytes()).into_owned().collect())
     }
 
     /// One parameter, if it is there and not empty.
-    #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.0
             .iter()
@@ -36,18 +31,12 @@ impl Query {
     }
 
     /// One parameter as a whole number.
-    ///
-    /// # Errors
-    /// It is something else.
     pub fn number(&self, name: &str) -> Result<Option<i64>, ApiError> {
         let number = self.get(name).map(str::parse).transpose();
         number.map_err(|_| ApiError::bad_request(format!("unable to parse query parameter {name}: not a number")))
     }
 
     /// One parameter as yes or no.
-    ///
-    /// # Errors
-    /// It is something else.
     pub fn flag(&self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.get(name) {
             None => Ok(None),
@@ -60,9 +49,6 @@ impl Query {
     }
 
     /// Refuses the parameters that no client sends here, instead of answering as if they were not there.
-    ///
-    /// # Errors
-    /// One of them is given.
     pub fn check_served(&self) -> Result<(), ApiError> {
         match self.0.iter().find(|(name, _)| UNSERVED.contains(&name.as_str())) {
             Some((name, _)) => Err(ApiError::bad_request(format!("this server does not serve {name}"))),

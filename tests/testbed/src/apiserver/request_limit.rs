@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// The limit, if there is one.
 #[derive(Debug, Default)]
 pub struct RequestLimit(Mutex<Option<Limit>>);
 
@@ -17,8 +16,6 @@ struct Limit {
     /// Requests in this second.
     requests: u32,
 }
-
-// === impl RequestLimit ===
 
 impl RequestLimit {
     /// Limits the requests of `user` from now on.

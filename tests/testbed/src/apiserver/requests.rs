@@ -7,27 +7,22 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 /// Number of recorded requests.
 const KEPT: usize = 10_000;
 
-/// A request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Asked {
     /// The API verb, or the HTTP method where there is none.
     pub verb: String,
     /// The resource with its subresource, empty for other paths.
     pub resource: String,
-    /// The namespace, if any.
     pub namespace: String,
-    /// The name of the object, if any.
     pub name: String,
     /// The path with its query.
     pub path: String,
-    /// The user.
     pub user: String,
 }
 
 /// A request and its answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Request {
-    /// The request.
     pub asked: Asked,
     /// The connection that it came over, counted from 1.
     pub connection: u64,
@@ -47,8 +42,6 @@ pub struct Requests {
     compressed: AtomicBool,
     witness: OnceLock<Witness>,
 }
-
-// === impl Requests ===
 
 impl Requests {
     /// A request names encodings that its answer may have.
@@ -78,7 +71,6 @@ impl Requests {
         }
     }
 
-    /// Notes a request.
     pub(super) fn note(&self, asked: Asked, connection: u64, code: Option<u16>) {
         let mut requests = self.kept();
         if requests.len() == KEPT {
@@ -92,7 +84,6 @@ impl Requests {
     }
 
     /// All recorded requests.
-    #[must_use]
     pub fn all(&self) -> Vec<Request> {
         self.kept().iter().cloned().collect()
     }

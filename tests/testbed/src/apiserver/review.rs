@@ -11,10 +11,6 @@ use super::route::Target;
 use super::selector::Selector;
 use super::store::Store;
 
-/// Answers a review.
-///
-/// # Errors
-/// A field selector that cannot be read.
 pub fn answer(store: &Store, user: &User, mut review: Value) -> Result<Answer, ApiError> {
     if !review.is_object() {
         return Err(ApiError::bad_request("a SelfSubjectAccessReview is an object"));

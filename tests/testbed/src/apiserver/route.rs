@@ -10,7 +10,6 @@ use super::kinds::served::Served;
 /// Target of a path.
 #[derive(Debug)]
 pub enum Route {
-    /// Objects.
     Objects(Target),
     /// A SelfSubjectAccessReview.
     AccessReview,
@@ -27,20 +26,13 @@ pub enum Route {
 /// One object, all of a kind, or all of a kind in a namespace. Fields that do not apply are empty.
 #[derive(Debug)]
 pub struct Target {
-    /// The kind.
     pub kind: &'static Kind,
-    /// The namespace.
     pub namespace: String,
-    /// The name.
     pub name: String,
-    /// The subresource.
     pub subresource: String,
 }
 
 /// Reads a path.
-///
-/// # Errors
-/// The path does not exist, or its server is unreachable.
 pub fn parse(served: &Served, path: &str) -> Result<Route, ApiError> {
     let parts: Vec<String> = path.trim_matches('/').split('/').map(decode).collect();
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
@@ -106,17 +98,12 @@ fn decode(part: &str) -> String {
     percent_decode_str(part).decode_utf8_lossy().into_owned()
 }
 
-// === impl Target ===
-
 impl Target {
-    /// Key of the object.
-    #[must_use]
     pub fn key(&self) -> String {
         self.kind.key(&self.namespace, &self.name)
     }
 
     /// Common prefix of the keys of all addressed objects.
-    #[must_use]
     pub fn prefix(&self) -> String {
         if self.namespace.is_empty() {
             String::new()
@@ -126,62 +113,11 @@ impl Target {
     }
 
     /// The resource with its subresource: `pods/status`.
-    #[must_use]
     pub fn resource(&self) -> String {
         if self.subresource.is_empty() {
             self.kind.resource.to_owned()
         } else {
             format!("{}/{}", self.kind.resource, self.subresource)
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn target(path: &str) -> (String, String, String) {
-        match parse(&Served::default(), path) {
-            Ok(Route::Objects(target)) => (target.resource(), target.namespace, target.name),
-            other => panic!("{path}: {other:?}"),
-        }
-    }
-
-    fn is(resource: &str, namespace: &str, name: &str) -> (String, String, String) {
-        (resource.to_owned(), namespace.to_owned(), name.to_owned())
-    }
-
-    #[test]
-    fn every_shape_of_path_is_understood() {
-        assert_eq!(target("/api/v1/pods"), is("pods", "", ""));
-        assert_eq!(target("/api/v1/namespaces/ns/pods"), is("pods", "ns", ""));
-        assert_eq!(
-            target("/api/v1/namespaces/ns/pods/a/status"),
-            is("pods/status", "ns", "a")
-        );
-        assert_eq!(target("/api/v1/namespaces/ns"), is("namespaces", "", "ns"));
-        assert_eq!(
-            target("/api/v1/namespaces/ns/status"),
-            is("namespaces/status", "", "ns")
-        );
-        assert_eq!(target("/api/v1/namespaces/ns/pods/%2E%2E"), is("pods", "ns", ".."));
-        assert_eq!(
-            target("/apis/coordination.k8s.io/v1/namespaces/ns/leases/l"),
-            is("leases", "ns", "l")
-        );
-    }
-
-    #[test]
-    fn a_missing_route_names_no_object() {
-        for (path, plain) in [
-            ("/apis/ex.io/v1/foos", true),
-            ("/nope", true),
-            ("/apis/apps/v9/foos", false),
-            ("/api/v1/foos", false),
-            ("/api/v1/pods/a", false),
-        ] {
-            let error = parse(&Served::default(), path).unwrap_err();
-            assert_eq!((error.code, error.is_plain()), (404, plain), "{path}");
         }
     }
 }

@@ -12,13 +12,8 @@ pub struct Selector(Vec<(String, String)>);
 /// Every kind offers these.
 const COMMON: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
-// === impl Selector ===
-
 impl Selector {
     /// Reads a selector; the empty one matches everything.
-    ///
-    /// # Errors
-    /// A term without an operator, or a field that the kind does not offer.
     pub fn parse(kind: &'static Kind, text: &str) -> Result<Self, ApiError> {
         let terms = text.split(',').filter(|term| !term.is_empty());
         let read = terms.map(|term| {
@@ -32,13 +27,10 @@ impl Selector {
     }
 
     /// Whether every object matches.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether this object matches.
-    #[must_use]
     pub fn matches(&self, object: &Stored) -> bool {
         if self.0.is_empty() {
             return true;
@@ -49,7 +41,6 @@ impl Selector {
     }
 
     /// The value that `field` must have, if the selector says so.
-    #[must_use]
     pub fn required(&self, field: &str) -> Option<&str> {
         let mut terms = self.0.iter();
         terms
@@ -68,49 +59,5 @@ fn check(kind: &'static Kind, field: &str) -> Result<(), ApiError> {
         None => Err(ApiError::bad_request(format!(
             "\"{field}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
         ))),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apiserver::kinds;
-    use serde_json::json;
-
-    fn pods(selector: &str) -> Result<Selector, ApiError> {
-        Selector::parse(kinds::find("", "v1", "pods").unwrap(), selector)
-    }
-
-    #[test]
-    fn a_pod_is_found_by_node_and_name() {
-        let pod = Stored::new(
-            "ns/a",
-            json!({ "metadata": { "name": "a" }, "spec": { "nodeName": "n" } }),
-            1,
-        );
-        for (selector, expected) in [
-            ("", true),
-            ("spec.nodeName=n", true),
-            ("spec.nodeName==n,metadata.name=a", true),
-            ("spec.nodeName=m", false),
-            ("spec.nodeName=", false),
-            ("metadata.namespace=", true),
-            ("metadata.name=b", false),
-        ] {
-            assert_eq!(pods(selector).unwrap().matches(&pod), expected, "{selector}");
-        }
-    }
-
-    #[test]
-    fn an_unknown_field_is_named_in_the_refusal() {
-        for selector in ["spec.foo=1", "spec.nodeName!=n", "spec.nodeName"] {
-            assert_eq!(pods(selector).unwrap_err().code, 400, "{selector}");
-        }
-        let maps = kinds::find("", "v1", "configmaps").unwrap();
-        let message = Selector::parse(maps, "data=1").unwrap_err().message;
-        assert_eq!(
-            message,
-            r#""data" is not a known field selector: only "metadata.name", "metadata.namespace""#
-        );
     }
 }

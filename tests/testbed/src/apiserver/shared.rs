@@ -16,7 +16,6 @@ pub struct Shared {
     store: Mutex<Store>,
     /// Faults in force.
     pub faults: Faults,
-    /// A limit of requests.
     pub request_limit: RequestLimit,
     /// What was asked lately.
     pub requests: Requests,
@@ -24,11 +23,8 @@ pub struct Shared {
     began_at: Timestamp,
 }
 
-// === impl Shared ===
-
 impl Shared {
     /// Everything around `store`.
-    #[must_use]
     pub fn new(store: Store, began_at: Timestamp) -> Self {
         Shared {
             store: Mutex::new(store),
@@ -46,7 +42,6 @@ impl Shared {
     }
 
     /// The time of day, by a clock that a test may have paused.
-    #[must_use]
     pub fn now(&self) -> Timestamp {
         self.began_at.checked_add(self.began.elapsed()).unwrap_or(self.began_at)
     }

@@ -24,11 +24,8 @@ pub struct Store {
     pub served: Served,
 }
 
-// === impl Store ===
-
 impl Store {
     /// An empty store whose first write gets the version after `version`.
-    #[must_use]
     pub fn new(version: u64, history: usize) -> Self {
         let tables = KINDS
             .iter()
@@ -43,19 +40,15 @@ impl Store {
     }
 
     /// The version of the last write.
-    #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
     /// The objects of `kind`.
-    #[must_use]
     pub fn table(&self, kind: &'static Kind) -> &Table {
         &self.tables[&(kind.group, kind.resource)]
     }
 
-    /// One object.
-    #[must_use]
     pub fn get(&self, kind: &'static Kind, key: &str) -> Option<&Arc<Stored>> {
         self.table(kind).objects.get(key).map(|ByKey(object)| object)
     }
@@ -141,64 +134,5 @@ impl Store {
         self.tables
             .entry((kind.group, kind.resource))
             .or_insert_with(|| Table::new(self.version))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apiserver::kinds;
-    use serde_json::json;
-    use table::Compacted;
-
-    fn store_of(names: &[&str]) -> (Store, &'static Kind) {
-        let kind = kinds::find("", "v1", "configmaps").unwrap();
-        let mut store = Store::new(10, 4);
-        for name in names {
-            store.put(kind, &kind.key("ns", name), json!({ "metadata": { "name": name } }));
-        }
-        (store, kind)
-    }
-
-    fn keys<'a>(objects: impl Iterator<Item = &'a Arc<Stored>>) -> Vec<&'a str> {
-        objects.map(|object| object.key()).collect()
-    }
-
-    #[test]
-    fn the_past_is_what_it_was() {
-        let (mut store, kind) = store_of(&["a", "b"]);
-        store.remove(kind, "ns/a");
-        store.put(kind, "ns/c", json!({ "metadata": { "name": "c" } }));
-        let table = store.table(kind);
-        assert_eq!(keys(table.range_at("ns/", "", 11).unwrap()), ["ns/a"]);
-        assert_eq!(keys(table.range_at("ns/", "", 12).unwrap()), ["ns/a", "ns/b"]);
-        assert_eq!(keys(table.range_at("ns/", "ns/a\0", 12).unwrap()), ["ns/b"]);
-        assert_eq!(keys(table.range_at("ns/", "", 14).unwrap()), ["ns/b", "ns/c"]);
-        assert_eq!([11, 12, 13, 14].map(|version| table.len_at(version)), [1, 2, 1, 2]);
-    }
-
-    #[test]
-    fn dropped_or_compacted_versions_are_expired() {
-        let (mut store, kind) = store_of(&["a", "b", "c", "d", "e"]);
-        let table = store.table(kind);
-        assert_eq!(table.check(10), Err(Compacted { floor: 11 }));
-        assert!(table.since(0).is_none());
-        assert_eq!(table.since(1).unwrap().count(), 4);
-        store.compact();
-        assert_eq!(store.table(kind).check(14), Err(Compacted { floor: 15 }));
-        assert_eq!(store.table(kind).since(1).unwrap().count(), 4);
-    }
-
-    #[test]
-    fn a_namespace_whose_name_continues_another_is_not_part_of_it() {
-        let kind = kinds::find("", "v1", "configmaps").unwrap();
-        let mut store = Store::new(0, 4);
-        for key in ["a/x", "a-b/x", "b/x"] {
-            store.put(kind, key, json!({}));
-        }
-        let all = store.table(kind).range("", "");
-        assert_eq!(keys(all), ["a-b/x", "a/x", "b/x"]);
-        let one = store.table(kind).range("a/", "");
-        assert_eq!(keys(one), ["a/x"]);
     }
 }

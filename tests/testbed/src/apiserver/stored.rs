@@ -27,11 +27,8 @@ pub struct Stored {
 #[derive(Debug)]
 pub struct ByKey(pub Arc<Stored>);
 
-// === impl Stored ===
-
 impl Stored {
     /// Keeps `value` as it was written under `version`.
-    #[must_use]
     pub fn new(key: &str, mut value: Value, version: u64) -> Self {
         object::drop_type(&mut value);
         let metadata = object::metadata_mut(&mut value);
@@ -59,25 +56,21 @@ impl Stored {
     }
 
     /// Where it is kept.
-    #[must_use]
     pub fn key(&self) -> &str {
         &self.text[..self.key_end as usize]
     }
 
     /// The object without kind and apiVersion.
-    #[must_use]
     pub fn value(&self) -> Value {
         serde_json::from_str(self.json()).unwrap_or_default()
     }
 
     /// Its metadata as JSON.
-    #[must_use]
     pub fn metadata(&self) -> &str {
         &self.text[self.key_end as usize + OPENING.len()..self.metadata_end as usize]
     }
 
     /// The same object under another version.
-    #[must_use]
     pub fn at(&self, version: u64) -> Self {
         Stored::new(self.key(), self.value(), version)
     }
@@ -108,8 +101,6 @@ fn place(text: &str) -> u32 {
     u32::try_from(text.len()).unwrap_or(u32::MAX)
 }
 
-// === impl ByKey ===
-
 impl Borrow<str> for ByKey {
     fn borrow(&self) -> &str {
         self.0.key()
@@ -133,30 +124,5 @@ impl PartialOrd for ByKey {
 impl Ord for ByKey {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.key().cmp(other.0.key())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apiserver::kinds;
-    use serde_json::json;
-
-    #[test]
-    fn stored_object_is_returned_whole_or_as_metadata() {
-        let pods = kinds::find("", "v1", "pods").unwrap();
-        for rest in [json!({}), json!({ "spec": { "a": 1 }, "data": {} })] {
-            let mut pod = rest.clone();
-            pod["metadata"] = json!({ "name": "a" });
-            let stored = Stored::new("ns/a", pod.clone(), 7);
-            pod["metadata"]["resourceVersion"] = "7".into();
-            assert_eq!((stored.key(), stored.value()), ("ns/a", pod.clone()));
-            assert_eq!(stored.metadata(), r#"{"name":"a","resourceVersion":"7"}"#);
-            let mut whole = Vec::new();
-            stored.append(pods, &mut whole);
-            pod["kind"] = "Pod".into();
-            pod["apiVersion"] = "v1".into();
-            assert_eq!(serde_json::from_slice::<Value>(&whole).unwrap(), pod);
-        }
     }
 }

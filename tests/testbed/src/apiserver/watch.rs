@@ -76,13 +76,8 @@ enum Pending {
     Encoded(Bytes),
 }
 
-// === impl WatchOptions ===
-
 impl WatchOptions {
     /// Reads the query of a watch.
-    ///
-    /// # Errors
-    /// Parameters that cannot be read, or contradict each other.
     pub fn parse(query: &Query, selector: Selector) -> Result<Self, ApiError> {
         let version = match query.get("resourceVersion") {
             // A watch answers this with an error that has no reason, unlike a list.
@@ -107,11 +102,8 @@ fn random_timeout() -> Duration {
     SHORTEST + SHORTEST * u32::from(Uuid::new_v4().as_bytes()[0]) / u32::from(u8::MAX)
 }
 
-// === impl Watch ===
-
 impl Watch {
     /// Starts a watch. An invalid start is reported in the stream, as the API server does.
-    #[must_use]
     pub fn start(shared: &Arc<Shared>, asked: Asked, target: &Target, form: Form, options: WatchOptions) -> Self {
         let now = Instant::now();
         let store = shared.store();
@@ -156,7 +148,6 @@ impl Watch {
     }
 
     /// How the events are written.
-    #[must_use]
     pub fn form(&self) -> Form {
         self.form
     }
@@ -221,11 +212,11 @@ impl Watch {
             self.over = true;
             return;
         };
-        for event in events.filter(|event| event.version > self.after) {
-            let change = event.change_for(&self.prefix, &self.options.selector);
-            self.events
-                .extend(change.map(|(change, object)| Pending::Object(change, object)));
-        }
+        let seen = events
+            .filter(|event| event.version > self.after)
+            .filter(|event| event.is_seen_by(&self.prefix, &self.options.selector));
+        self.events
+            .extend(seen.map(|event| Pending::Object(event.change, Arc::clone(&event.object))));
         self.place = table.end();
         // Events before the reset are sent first.
         self.over |= table.life() != self.life;

@@ -33,9 +33,6 @@ pub struct Writer<'a> {
 }
 
 /// Stores a new object.
-///
-/// # Errors
-/// It may not be stored.
 pub fn create(store: &mut Store, writer: &Writer, target: &Target, body: Value) -> Result<Answer, ApiError> {
     let kind = target.kind;
     check_kind(kind, &body)?;
@@ -58,9 +55,6 @@ pub fn create(store: &mut Store, writer: &Writer, target: &Target, body: Value) 
 }
 
 /// Replaces an object by another.
-///
-/// # Errors
-/// It may not be replaced.
 pub fn replace(store: &mut Store, writer: &Writer, target: &Target, mut body: Value) -> Result<Answer, ApiError> {
     let kind = target.kind;
     check_kind(kind, &body)?;
@@ -87,9 +81,6 @@ pub fn replace(store: &mut Store, writer: &Writer, target: &Target, mut body: Va
 }
 
 /// Changes an object by a patch. A patch without a version applies to any version.
-///
-/// # Errors
-/// It may not be changed, or not so.
 pub fn patch(store: &mut Store, writer: &Writer, target: &Target, patch: &Patch) -> Result<Answer, ApiError> {
     let kind = target.kind;
     let old = store
@@ -101,9 +92,6 @@ pub fn patch(store: &mut Store, writer: &Writer, target: &Target, patch: &Patch)
 }
 
 /// Stores an object past all rules, for tests of hostile ones.
-///
-/// # Errors
-/// The object does not say what it is.
 pub fn insert_raw(store: &mut Store, object: Value, now: Timestamp) -> Result<(), ApiError> {
     let (version, name) = (object::text(&object, "/apiVersion"), object::text(&object, "/kind"));
     let kind = store

@@ -1,10 +1,7 @@
 //! Shows the agent at work on a node of its own. Needs root, containerd, runc, CNI plugins and busybox-static.
-#![allow(clippy::print_stderr, reason = "this is where a command complains")]
 
-use std::path::PathBuf;
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Result;
 use clap::Parser;
 use testbed::{command, demo};
 
@@ -26,25 +23,6 @@ struct Args {
 #[tokio::main]
 async fn main() -> ExitCode {
     let Args { agent, picture } = Args::parse();
-    match play(agent, picture).await {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("demo: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn play(agent: Option<PathBuf>, picture: Option<PathBuf>) -> Result<ExitCode> {
-    let agent = command::beside(agent, "pod-teardown")?;
-    Ok(
-        match command::unless_interrupted(demo::run(&agent, picture.as_deref())).await? {
-            Some(true) => ExitCode::SUCCESS,
-            Some(false) => ExitCode::FAILURE,
-            None => {
-                eprintln!("\ndemo: interrupted; the node has been taken away");
-                ExitCode::from(command::INTERRUPTED)
-            }
-        },
-    )
+    let play = async { demo::run(&command::beside(agent, "pod-teardown")?, picture.as_deref()).await };
+    command::run("demo", play).await
 }

@@ -24,8 +24,6 @@ pub struct Network {
     base: u32,
 }
 
-// === impl Network ===
-
 impl Network {
     /// Makes the bridge.
     pub async fn create(name: &str) -> Result<Self> {
@@ -95,30 +93,4 @@ fn parse_route(line: &str) -> Option<(u32, u32)> {
             u32::from_be_bytes(mask.to_ne_bytes()),
         )
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const HEAD: &str = "Iface Destination Gateway Flags RefCnt Use Metric Mask MTU Window IRTT\n";
-
-    #[test]
-    fn a_subnet_that_overlaps_a_route_is_passed_over() {
-        // default; 10.128.0.0/24 lies within the first candidate
-        let routes =
-            format!("{HEAD}eth0 00000000 010011AC 3 0 0 0 00000000 0 0 0\nbr0 0000800A 0 1 0 0 0 00FFFFFF 0 0 0\n");
-        assert_eq!(free_subnet(HEAD, 0), Some(FIRST));
-        if cfg!(target_endian = "little") {
-            assert_eq!(free_subnet(&routes, 0), Some(FIRST + 1024));
-        }
-    }
-
-    #[test]
-    fn no_subnet_is_found_where_all_are_routed() {
-        let routes = format!("{HEAD}tun0 0000000A 0 1 0 0 0 000000FF 0 0 0\n");
-        if cfg!(target_endian = "little") {
-            assert_eq!(free_subnet(&routes, 7), None);
-        }
-    }
 }

@@ -1,18 +1,15 @@
 //! Service accounts of controllers that run outside of the cluster, with their rights and subject to API priority and
 //! fairness. The administrator is exempt from that, unlike controllers in a cluster.
 
-use anyhow::{Context, Result, ensure};
-use http::StatusCode;
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use tokio::time;
 
-use super::{ControlPlane, POLL, START_TIMEOUT};
-use crate::api::Access;
+use super::{ControlPlane, START_TIMEOUT};
+use crate::{api::Access, wait::eventually};
 
 const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const REVIEWS: &str = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
-const FLOWS: &str = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas";
 /// Longer than any measurement.
 const VALID_SECONDS: u32 = 86_400;
 
@@ -54,42 +51,23 @@ impl ControlPlane {
         let token = self.admin.create(&format!("{ACCOUNTS}/{name}/token"), &request).await?;
         let token = token.ok()?;
         let token = token["status"]["token"].as_str().context("no token was issued")?;
-        let rights = time::timeout(START_TIMEOUT, self.until_authorized(token));
-        rights
-            .await
-            .with_context(|| format!("{name} was not given its rights"))??;
-        Ok(self.access(token.to_owned()))
-    }
-
-    /// The authorizer learns of roles and bindings with a delay.
-    async fn until_authorized(&self, token: &str) -> Result<()> {
+        // The authorizer learns of roles and bindings with a delay.
         let client = self.admin.with_token(token);
         for attributes in [
             json!({"verb": "delete", "resource": "configmaps", "namespace": "default"}),
             json!({"verb": "create", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-system"}),
         ] {
             let review = json!({"spec": {"resourceAttributes": attributes}});
-            loop {
-                let answer = client.create(REVIEWS, &review).await?;
-                if answer.status == StatusCode::CREATED && answer.ok()?["status"]["allowed"] == true {
-                    break;
-                }
-                time::sleep(POLL).await;
-            }
+            eventually(START_TIMEOUT, &format!("the rights of {name}"), async || {
+                // A token that is not known yet is refused.
+                let allowed = match client.create(REVIEWS, &review).await?.ok() {
+                    Ok(answer) => answer["status"]["allowed"] == true,
+                    Err(_) => false,
+                };
+                Ok(allowed.then_some(()))
+            })
+            .await?;
         }
-        Ok(())
-    }
-
-    /// The name of the flow schema for requests of this account.
-    pub async fn flow_schema(&self, access: &Access) -> Result<String> {
-        let client = self.admin.with_token(&access.token);
-        let answer = client.list("/api/v1/configmaps", &[("limit", "1")]).await?;
-        let uid = answer.header("x-kubernetes-pf-flowschema-uid").to_owned();
-        ensure!(!uid.is_empty(), "the answer names no flow schema");
-        let schemas = self.admin.get(FLOWS).await?.ok()?;
-        let schemas = schemas["items"].as_array().context("no flow schemas")?;
-        let schema = schemas.iter().find(|schema| schema["metadata"]["uid"] == *uid);
-        let name = schema.and_then(|schema| schema["metadata"]["name"].as_str());
-        Ok(name.context("the flow schema is not in the list")?.to_owned())
+        Ok(self.access_with(name, token.to_owned()))
     }
 }

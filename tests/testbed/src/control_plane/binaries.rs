@@ -15,8 +15,6 @@ pub struct Binaries {
     pub kube_apiserver: PathBuf,
 }
 
-// === impl Binaries ===
-
 impl Binaries {
     /// Finds or builds both.
     pub async fn find() -> Result<Self> {
@@ -28,21 +26,8 @@ impl Binaries {
     }
 }
 
-/// Finds or builds the controller manager, which few tests need.
-pub async fn kube_controller_manager() -> Result<PathBuf> {
-    let name = "kube-controller-manager";
-    Ok(directory_of(&[name]).await?.join(name))
-}
-
-/// Finds or builds the kubelet, which few tests need.
-pub async fn kubelet() -> Result<PathBuf> {
-    let name = "kubelet";
-    Ok(directory_of(&[name]).await?.join(name))
-}
-
-/// Finds or builds kubectl.
-pub async fn kubectl() -> Result<PathBuf> {
-    let name = "kubectl";
+/// Finds or builds another program, which few tests need.
+pub async fn find(name: &str) -> Result<PathBuf> {
     Ok(directory_of(&[name]).await?.join(name))
 }
 

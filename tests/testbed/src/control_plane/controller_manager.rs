@@ -6,13 +6,12 @@ mod settings;
 
 use std::{fs, future::Future, path::Path};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, ensure};
 use serde_json::json;
-use tokio::time;
 
 pub use self::settings::Settings;
-use super::{ATTEMPTS, ControlPlane, Directory, POLL, Process, START_TIMEOUT, binaries, free_ports, ready};
-use crate::rest::Client;
+use super::{ATTEMPTS, ControlPlane, Directory, Process, START_TIMEOUT, binaries, free_ports, ready, start};
+use crate::{api::ADMIN, rest::Client};
 
 const LOG: &str = "kube-controller-manager.log";
 /// The collector logs this once it is synced; its health check does not show it. The start of the line differs between
@@ -32,11 +31,9 @@ pub struct ControllerManager {
     directory: Directory,
 }
 
-// === impl ControllerManager ===
-
 impl ControllerManager {
     pub(super) async fn start(plane: &ControlPlane, settings: &Settings) -> Result<Self> {
-        let program = binaries::kube_controller_manager().await?;
+        let program = binaries::find("kube-controller-manager").await?;
         let mut last = None;
         for _ in 0..ATTEMPTS {
             let mut manager = Self::start_on_free_port(&program, plane, settings)?;
@@ -77,19 +74,16 @@ impl ControllerManager {
             admin: plane.admin.clone(),
             own: Client::new(
                 &format!("https://127.0.0.1:{port}"),
-                &plane.credentials.admin_token(),
+                &plane.credentials.token(ADMIN),
                 None,
             )?,
-            process: Process::start(program, &log, &arguments)?,
+            process: start(program, &log, &arguments)?,
             directory,
         })
     }
 
     async fn until_started(&mut self) -> Result<()> {
-        match time::timeout(START_TIMEOUT, ready(&mut self.process, &self.own, "/healthz")).await {
-            Ok(started) => started?,
-            Err(_) => bail!("{}", self.last_words("was not healthy in time")),
-        }
+        ready(&mut self.process, &self.own, "/healthz").await?;
         if !self.settings.elect() {
             self.until_at_work().await?;
         }
@@ -98,35 +92,26 @@ impl ControllerManager {
 
     /// Waits until its controllers work; with leader election, not before it leads.
     pub async fn until_at_work(&mut self) -> Result<()> {
-        match time::timeout(START_TIMEOUT, self.at_work()).await {
-            Ok(at_work) => at_work,
-            Err(_) => bail!("{}", self.last_words("was not at work in time")),
-        }
-    }
-
-    async fn at_work(&mut self) -> Result<()> {
-        while !self.has_controllers().await? {
-            self.alive()?;
-            time::sleep(POLL).await;
-        }
+        let (own, admin) = (self.own.clone(), self.admin.clone());
+        // Its health check has a line for each controller once all are created.
+        let has_controllers = async || {
+            let health = own.get("/healthz?verbose").await?;
+            ensure!(health.message().contains("-controller ok"), "{}", health.message());
+            Ok(())
+        };
+        self.process.until_ok(START_TIMEOUT, has_controllers).await?;
         if self.settings.collect() {
-            while !self.log()?.contains(COLLECTOR_AT_WORK) {
-                self.alive()?;
-                time::sleep(POLL).await;
-            }
-            return Ok(());
+            let log = self.directory.path().join(LOG);
+            let works = async || {
+                ensure!(
+                    fs::read_to_string(&log)?.contains(COLLECTOR_AT_WORK),
+                    "it is not synced"
+                );
+                Ok(())
+            };
+            return self.process.until_ok(START_TIMEOUT, works).await;
         }
-        self.probe().await
-    }
-
-    /// Its health check has a line for each controller once all are created.
-    async fn has_controllers(&self) -> Result<bool> {
-        let health = self.own.get("/healthz?verbose").await?;
-        Ok(health.status.is_success() && health.message().contains("-controller ok"))
-    }
-
-    /// A controller that has handled an object of its kind has its caches and its rights.
-    async fn probe(&mut self) -> Result<()> {
+        // A controller that has handled an object of its kind has its caches and its rights.
         let labels = json!({"app": "probe"});
         let probe = json!({
             "metadata": {"generateName": "probe-"},
@@ -136,21 +121,19 @@ impl ControllerManager {
                 "template": {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "none"}]}},
             },
         });
-        let probe = self.admin.create(PROBES, &probe).await?.ok()?;
+        let probe = admin.create(PROBES, &probe).await?.ok()?;
         let name = probe["metadata"]["name"].as_str().context("the probe has no name")?;
         let path = format!("{PROBES}/{name}");
-        while self.admin.get(&path).await?.ok()?["status"]["observedGeneration"].is_null() {
-            self.alive()?;
-            time::sleep(POLL).await;
-        }
-        self.admin.delete(&path, None).await?.ok()?;
-        Ok(())
-    }
-
-    fn alive(&mut self) -> Result<()> {
-        if let Some(status) = self.process.ended()? {
-            bail!("{}", self.last_words(&format!("ended with {status}")));
-        }
+        let handled = async || {
+            let probe = admin.get(&path).await?.ok()?;
+            ensure!(
+                !probe["status"]["observedGeneration"].is_null(),
+                "{path} is not handled"
+            );
+            Ok(())
+        };
+        self.process.until_ok(START_TIMEOUT, handled).await?;
+        admin.delete(&path, None).await?.ok()?;
         Ok(())
     }
 
@@ -167,19 +150,7 @@ impl ControllerManager {
 
     /// Runs a test's work; if it fails, the error has the end of the log, which is removed afterwards.
     pub async fn during<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        work.await.with_context(|| self.last_words("ran meanwhile"))
-    }
-
-    fn log(&self) -> Result<String> {
-        let path = self.directory.path().join(LOG);
-        fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
-    }
-
-    fn last_words(&self, what: &str) -> String {
-        format!(
-            "{} {what}; its log ends with:\n{}",
-            self.process.name(),
-            self.process.log_tail()
-        )
+        work.await
+            .with_context(|| format!("the controllers' log ends with:\n{}", self.process.log_tail()))
     }
 }

@@ -14,19 +14,17 @@ use rcgen::{
 };
 use uuid::Uuid;
 
-use crate::api::kubeconfig_of;
+use crate::api::{ADMIN, kubeconfig_of, node_user};
 
 /// The CA certificate, in the control plane's directory.
 pub const CA: &str = "ca.pem";
 /// The server's certificate, in the control plane's directory.
 pub const SERVER_CERTIFICATE: &str = "server.pem";
-/// The server's key.
 pub const SERVER_KEY: &str = "server-key.pem";
 /// Bearer tokens with user and groups.
 pub const TOKENS: &str = "tokens.csv";
 /// The key that signs the tokens of service accounts.
 pub const ACCOUNT_KEY: &str = "accounts-key.pem";
-/// The public half of that key.
 pub const ACCOUNT_PUBLIC_KEY: &str = "accounts.pem";
 
 /// The server reads its tokens only at the start, so identities for this many nodes are created in advance.
@@ -55,8 +53,6 @@ struct Pair {
 pub fn nodes() -> impl Iterator<Item = String> {
     (0..NODES).map(|index| format!("node-{index}"))
 }
-
-// === impl Credentials ===
 
 impl Credentials {
     /// Creates new ones and writes the server's files.
@@ -101,24 +97,13 @@ impl Credentials {
         &self.ca
     }
 
-    /// The administrator's token.
-    pub fn admin_token(&self) -> String {
-        format!("admin-{}", self.secret)
-    }
-
-    /// A node's token.
-    pub fn node_token(&self, name: &str) -> String {
-        format!("{name}-{}", self.secret)
+    pub fn token(&self, user: &str) -> String {
+        format!("{user}-{}", self.secret)
     }
 
     /// A certificate of a node that expires after this time, and its key, in one file as a kubelet stores them.
     pub fn node_certificate(&self, name: &str, valid: Duration) -> Result<String> {
-        let pair = Pair::of_client(
-            &format!("system:node:{name}"),
-            &["system:nodes"],
-            Some(valid),
-            &self.issuer,
-        )?;
+        let pair = Pair::of_client(&node_user(name), &["system:nodes"], Some(valid), &self.issuer)?;
         Ok(pair.certificate + &pair.key)
     }
 
@@ -130,16 +115,12 @@ impl Credentials {
     }
 
     fn tokens(&self) -> String {
-        let admin = format!("{},admin,admin,\"system:masters\"\n", self.admin_token());
-        let nodes = nodes().map(|name| {
-            let token = self.node_token(&name);
-            format!("{token},system:node:{name},{name},\"system:nodes\"\n")
-        });
+        let line = |user: &str, group| format!("{},{user},{user},\"{group}\"\n", self.token(user));
+        let admin = line(ADMIN, "system:masters");
+        let nodes = nodes().map(|name| line(&node_user(&name), "system:nodes"));
         std::iter::once(admin).chain(nodes).collect()
     }
 }
-
-// === impl Pair ===
 
 impl Pair {
     fn of_client(user: &str, groups: &[&str], valid: Option<Duration>, issuer: &Issuer<'_, KeyPair>) -> Result<Self> {

@@ -24,8 +24,6 @@ pub struct Directory {
     _lock: Flock<File>,
 }
 
-// === impl Directory ===
-
 impl Directory {
     /// Creates one, and removes those whose owners were killed.
     pub fn new() -> Result<Self> {
@@ -45,7 +43,6 @@ impl Directory {
         Ok(Self { directory, _lock: lock })
     }
 
-    /// Where it is.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }

@@ -19,8 +19,6 @@ pub struct Leader {
     pub transitions: i64,
 }
 
-// === impl Leader ===
-
 impl Leader {
     /// Reads the Lease; `None` if there never was a leader.
     pub async fn of(admin: &Client) -> Result<Option<Self>> {

@@ -8,10 +8,14 @@ use std::{
     process::{Child, Command, ExitStatus, Stdio},
     sync::mpsc,
     thread::{self, JoinHandle},
+    time::Duration,
 };
 
 use anyhow::{Context, Result, anyhow};
 use nix::sys::{prctl, signal::Signal};
+use tokio::time::{Instant, sleep};
+
+const POLL: Duration = Duration::from_millis(50);
 
 /// Number of log lines in an error.
 const TAIL_LINES: usize = 20;
@@ -26,19 +30,13 @@ pub struct Process {
     keeper: Option<(mpsc::Sender<()>, JoinHandle<()>)>,
 }
 
-// === impl Process ===
-
 impl Process {
-    /// Starts `program`, and appends its outputs to the file `log`.
-    pub fn start(program: &Path, log: &Path, arguments: &[String]) -> Result<Self> {
+    /// Starts it, and appends its outputs to the file `log`.
+    pub fn start(mut command: Command, log: &Path) -> Result<Self> {
         let output = File::options().create(true).append(true).open(log);
         let output = output.with_context(|| format!("opening {}", log.display()))?;
-        let mut command = Command::new(program);
-        command
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stderr(output.try_clone()?)
-            .stdout(output);
+        let program = PathBuf::from(command.get_program());
+        command.stdin(Stdio::null()).stderr(output.try_clone()?).stdout(output);
         // SAFETY: prctl is one system call; it allocates nothing and takes no lock, as the time after fork demands.
         unsafe {
             command.pre_exec(|| Ok(prctl::set_pdeathsig(Signal::SIGKILL)?));
@@ -54,34 +52,42 @@ impl Process {
             .recv()
             .map_err(|_| anyhow!("the thread that starts processes died"))?;
         let child = child.with_context(|| format!("starting {}", program.display()))?;
-        let name = program
-            .file_name()
-            .unwrap_or(program.as_os_str())
-            .to_string_lossy()
-            .into_owned();
+        let name = program.file_name().unwrap_or_default();
         Ok(Self {
-            name,
+            name: name.to_string_lossy().into_owned(),
             log: log.to_owned(),
             child,
             keeper: Some((release, thread)),
         })
     }
 
-    /// The program's name.
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Its process id.
     pub fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Its exit status, if it has exited.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         self.child
             .try_wait()
             .with_context(|| format!("waiting for {}", self.name))
+    }
+
+    /// Repeats `check` until it succeeds. Fails with its last error and the end of the log if the process ends, or after
+    /// `limit`.
+    pub async fn until_ok(&mut self, limit: Duration, check: impl AsyncFn() -> Result<()>) -> Result<()> {
+        let late = Instant::now() + limit;
+        loop {
+            let Err(error) = check().await else { return Ok(()) };
+            let state = match self.ended()? {
+                Some(status) => format!("ended with {status}"),
+                None if Instant::now() > late => format!("was not ready after {limit:?}"),
+                None => {
+                    sleep(POLL).await;
+                    continue;
+                }
+            };
+            let (name, log) = (&self.name, self.log_tail());
+            return Err(error.context(format!("{name} {state}; its log ends with:\n{log}")));
+        }
     }
 
     /// The last lines of its log.

@@ -4,7 +4,6 @@ use serde_json::{Value, json};
 
 use crate::containerd::{POLITE, TOOL_IMAGE};
 
-/// Their namespace.
 pub const NAMESPACE: &str = "demo";
 
 /// One process that ignores SIGTERM and never wakes up.
@@ -76,8 +75,6 @@ pub fn cast() -> Vec<Member> {
     ]
 }
 
-// === impl Member ===
-
 impl Member {
     /// The object to create.
     pub fn manifest(&self) -> Value {
@@ -115,17 +112,4 @@ fn trio() -> Value {
             { "name": "token", "projected": { "sources": [{ "serviceAccountToken": { "path": "token" } }] } },
         ],
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_hook_of_farewell_fits_into_its_default_grace_period() {
-        let cast = cast();
-        assert_eq!(cast.len(), 6);
-        let farewell = cast.iter().find(|member| member.name == "farewell").unwrap();
-        assert!(farewell.manifest()["spec"]["terminationGracePeriodSeconds"].is_null());
-    }
 }

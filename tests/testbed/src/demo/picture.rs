@@ -17,15 +17,12 @@ const FAINT: &str = "#6e7681";
 /// A line of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Line {
-    /// A heading.
     Heading(String),
-    /// Text.
     Text(String),
     /// Text behind a mark.
     Marked(Mood, String),
 }
 
-/// The SVG of these lines.
 pub fn svg(lines: &[Line]) -> String {
     let first = lines.iter().position(|line| !line.text().is_empty()).unwrap_or(0);
     let lines = &lines[first..];
@@ -63,8 +60,6 @@ fn color_of_step(step: &str) -> &'static str {
 
 fn color_of_mood(mood: Mood) -> &'static str {
     match mood {
-        Mood::Waiting => FAINT,
-        Mood::Busy => "#d29922",
         Mood::Good => "#3fb950",
         Mood::Bad => "#f85149",
     }
@@ -92,8 +87,6 @@ fn draw_bar(left: f64, top: f64, width: f64, color: &str, out: &mut String) {
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
-
-// === impl Line ===
 
 impl Line {
     fn text(&self) -> String {
@@ -155,24 +148,5 @@ impl Line {
             r#"<text x="{left:.1}" y="{base:.1}" fill="{color}"{weight} xml:space="preserve">{}</text>"#,
             escaped(run)
         );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bars_are_drawn_in_the_color_of_their_step_and_text_is_escaped() {
-        let lines = ["  term  main │█▌ │ 0 s", "a <b> & c"].map(|text| Line::Text(text.to_owned()));
-        let picture = svg(&lines);
-        let bars: Vec<_> = picture
-            .lines()
-            .filter(|line| line.contains(color_of_step("term")))
-            .collect();
-        assert_eq!(bars.len(), 1, "{picture}");
-        // One column and four eighths.
-        assert!(bars[0].contains("width=\"12.6\""), "{bars:?}");
-        assert!(picture.contains("a &lt;b&gt; &amp; c"), "{picture}");
     }
 }

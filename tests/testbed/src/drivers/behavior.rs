@@ -18,7 +18,6 @@ pub enum Behavior {
     Slow(Duration),
     /// Reports success and does nothing.
     Pretends,
-    /// Fails.
     Fails(Code, String),
     /// Never answers.
     Hangs,
@@ -47,8 +46,6 @@ struct Parts<C> {
     next: VecDeque<Behavior>,
     calls: Vec<Called<C>>,
 }
-
-// === impl Play ===
 
 impl<C: Clone> Play<C> {
     pub(super) fn new() -> Self {
@@ -107,8 +104,6 @@ impl<C: Clone> Play<C> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-// === impl Parts ===
 
 impl<C> Parts<C> {
     fn lasting_for(&self, call: &C) -> &Behavior {

@@ -8,11 +8,8 @@ use serde_json::{Map, Value, json};
 /// A claim that is prepared for pods.
 #[derive(Debug, Clone, Copy)]
 pub struct Prepared<'a> {
-    /// Its UID.
     pub uid: &'a str,
-    /// Its namespace.
     pub namespace: &'a str,
-    /// Its name.
     pub name: &'a str,
     /// UIDs of the pods.
     pub pods: &'a [&'a str],
@@ -32,8 +29,6 @@ pub fn write_checkpoint(root: &Path, claims: &[Prepared<'_>]) -> Result<()> {
     let checkpoint = json!({"Data": data, "Checksum": crc32fast::hash(data.as_bytes())});
     std::fs::write(root.join("dra_manager_state"), checkpoint.to_string()).context("write the checkpoint of claims")
 }
-
-// === impl Prepared ===
 
 impl Prepared<'_> {
     fn state(&self) -> Value {

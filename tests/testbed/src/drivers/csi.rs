@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io::ErrorKind;
+use std::ops::Deref;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,14 +34,12 @@ use crate::mounts;
 pub enum CsiCall {
     /// NodeUnpublishVolume.
     Unpublish {
-        /// The volume.
         volume_id: String,
         /// The pod's mount point.
         target_path: PathBuf,
     },
     /// NodeUnstageVolume.
     Unstage {
-        /// The volume.
         volume_id: String,
         /// The staging mount point.
         staging_target_path: PathBuf,
@@ -71,8 +70,6 @@ struct Container {
     source: PathBuf,
 }
 
-// === impl CsiDriver ===
-
 impl CsiDriver {
     /// Starts the driver with this name below a kubelet's root. It stages volumes.
     pub fn start(root: &Path, name: &str) -> Result<Self> {
@@ -97,19 +94,8 @@ impl CsiDriver {
         })
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
-    }
-
-    /// Path of the socket for its calls.
-    pub fn endpoint(&self) -> &Path {
-        self.home.endpoint()
-    }
-
-    /// Path of its registration socket.
-    pub fn registration(&self) -> &Path {
-        self.home.registration()
     }
 
     /// Sets whether it reports to stage volumes.
@@ -138,21 +124,6 @@ impl CsiDriver {
         self.node.play.behave_for(n, behavior);
     }
 
-    /// Sets its behavior for registration calls.
-    pub fn introduces_itself(&self, behavior: Behavior) {
-        self.home.introduces_itself(behavior);
-    }
-
-    /// Crashes: connections are closed, and the socket files stay.
-    pub async fn crash(&self) {
-        self.home.crash().await;
-    }
-
-    /// Listens again after a crash.
-    pub fn come_back(&self) -> Result<()> {
-        self.home.come_back()
-    }
-
     /// Recorded calls with their times.
     pub fn called(&self) -> Vec<Called<CsiCall>> {
         self.node.play.calls()
@@ -162,6 +133,15 @@ impl CsiDriver {
     pub fn effects(&self) -> Vec<CsiCall> {
         let calls = self.called().into_iter().map(|called| called.call);
         calls.filter(|call| *call != CsiCall::Capabilities).collect()
+    }
+}
+
+/// Its sockets.
+impl Deref for CsiDriver {
+    type Target = Home;
+
+    fn deref(&self) -> &Home {
+        &self.home
     }
 }
 
@@ -231,8 +211,6 @@ fn asked(volume_id: &str, path: String) -> Result<PathBuf, Status> {
     Ok(path.into())
 }
 
-// === impl Driver ===
-
 impl Driver {
     /// Unmounts what is mounted at and below a path, the last mount first; what is not mounted is no failure.
     async fn unmount(&self, path: &Path) -> Result<(), Status> {
@@ -266,8 +244,6 @@ impl Driver {
         thread::scope(|scope| scope.spawn(inside).join()).unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
-
-// === impl Container ===
 
 impl Container {
     /// Moves this thread into a mount namespace of its own.

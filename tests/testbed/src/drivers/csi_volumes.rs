@@ -23,9 +23,7 @@ pub const NODE: &str = "node-1";
 /// A PersistentVolume of a CSI driver.
 #[derive(Debug, Clone, Copy)]
 pub struct Pv<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// Its driver.
     pub driver: &'a str,
     /// The volume handle.
     pub handle: &'a str,
@@ -148,7 +146,6 @@ pub fn staging(root: &Path, pv: &Pv<'_>) -> PathBuf {
     named.join("globalmount")
 }
 
-/// The handle of an inline volume.
 pub fn ephemeral_handle(uid: &str, volume: &str) -> String {
     format!("csi-{}", sha256(&format!("{uid}{volume}")))
 }
@@ -214,10 +211,8 @@ fn sha256(text: &str) -> String {
     digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-// === impl LoopDevice ===
-
 impl LoopDevice {
-    fn attach(backing: &Path) -> Result<Self> {
+    pub fn attach(backing: &Path) -> Result<Self> {
         let backing = backing.to_owned();
         let path = losetup(&["--find", "--show"], &backing)?;
         Ok(Self {

@@ -1,6 +1,7 @@
 //! A plugin of a DRA driver.
 
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -28,7 +29,6 @@ pub enum DraService {
 /// A call to unprepare claims.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DraCall {
-    /// Its service.
     pub service: DraService,
     /// Namespace, name and UID of each claim.
     pub claims: Vec<(String, String, String)>,
@@ -55,8 +55,6 @@ enum Word {
     Unasked,
 }
 
-// === impl DraDriver ===
-
 impl DraDriver {
     /// Starts the only plugin of the driver with this name below a kubelet's root.
     pub fn start(root: &Path, name: &str, services: &[DraService]) -> Result<Self> {
@@ -82,16 +80,6 @@ impl DraDriver {
         })
     }
 
-    /// Path of the socket for its calls.
-    pub fn endpoint(&self) -> &Path {
-        self.home.endpoint()
-    }
-
-    /// Path of its registration socket.
-    pub fn registration(&self) -> &Path {
-        self.home.registration()
-    }
-
     /// Sets its behavior. One that pretends leaves all claims out of its answer.
     pub fn behave(&self, behavior: Behavior) {
         self.plugin.play.behave(behavior);
@@ -100,11 +88,6 @@ impl DraDriver {
     /// Sets its behavior for the next `n` calls.
     pub fn behave_for(&self, n: usize, behavior: Behavior) {
         self.plugin.play.behave_for(n, behavior);
-    }
-
-    /// Sets its behavior for registration calls.
-    pub fn introduces_itself(&self, behavior: Behavior) {
-        self.home.introduces_itself(behavior);
     }
 
     /// Answers with an error for the claim of this UID.
@@ -122,23 +105,20 @@ impl DraDriver {
         self.plugin.say(uid, Word::Unasked);
     }
 
-    /// Crashes: connections are closed, and the socket files stay.
-    pub async fn crash(&self) {
-        self.home.crash().await;
-    }
-
-    /// Listens again after a crash.
-    pub fn come_back(&self) -> Result<()> {
-        self.home.come_back()
-    }
-
     /// Recorded calls with their times.
     pub fn called(&self) -> Vec<Called<DraCall>> {
         self.plugin.play.calls()
     }
 }
 
-// === impl DraService ===
+/// Its sockets.
+impl Deref for DraDriver {
+    type Target = Home;
+
+    fn deref(&self) -> &Home {
+        &self.home
+    }
+}
 
 impl DraService {
     fn name(self) -> &'static str {
@@ -148,8 +128,6 @@ impl DraService {
         }
     }
 }
-
-// === impl Plugin ===
 
 impl Plugin {
     fn routes(&self, services: &[DraService]) -> Routes {

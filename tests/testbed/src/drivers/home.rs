@@ -15,7 +15,7 @@ use crate::grpc_socket::{Manner, Socket};
 
 /// The two sockets of a driver and their servers.
 #[derive(Debug)]
-pub(super) struct Home {
+pub struct Home {
     introduction: Introduction,
     registration: PathBuf,
     endpoint: PathBuf,
@@ -29,8 +29,6 @@ struct Introduction {
     info: PluginInfo,
     play: Arc<Play<()>>,
 }
-
-// === impl Home ===
 
 impl Home {
     /// Listens below a kubelet's root as most drivers do: `plugins_registry/REGISTRATION` and `plugins/DRIVER/ENDPOINT`.
@@ -67,21 +65,22 @@ impl Home {
         Ok(home)
     }
 
-    pub(super) fn registration(&self) -> &Path {
+    pub fn registration(&self) -> &Path {
         &self.registration
     }
 
-    pub(super) fn endpoint(&self) -> &Path {
+    /// Path of the socket for its calls.
+    pub fn endpoint(&self) -> &Path {
         &self.endpoint
     }
 
     /// Sets its behavior for registration calls.
-    pub(super) fn introduces_itself(&self, behavior: Behavior) {
+    pub fn introduces_itself(&self, behavior: Behavior) {
         self.introduction.play.behave(behavior);
     }
 
-    /// Listens again, on new sockets at the same paths.
-    pub(super) fn come_back(&self) -> Result<()> {
+    /// Listens again after a crash, on new sockets at the same paths.
+    pub fn come_back(&self) -> Result<()> {
         let registration = Routes::new(RegistrationServer::new(self.introduction.clone()));
         let listen = |path: &Path, services: Routes| {
             Socket::open(path, Manner::Serve, services).with_context(|| format!("listen at {}", path.display()))
@@ -94,7 +93,7 @@ impl Home {
     }
 
     /// Crashes: connections are closed, and the socket files stay.
-    pub(super) async fn crash(&self) {
+    pub async fn crash(&self) {
         let sockets = std::mem::take(&mut *self.sockets());
         for socket in sockets {
             socket.close().await;

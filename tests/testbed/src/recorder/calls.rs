@@ -1,9 +1,7 @@
 //! The effect of a CRI call, and its pod.
 
 use k8s_cri::v1::{
-    CreateContainerRequest, CreateContainerResponse, ExecSyncRequest, ListContainersResponse, ListPodSandboxResponse,
-    PodSandbox, RemoveContainerRequest, RemovePodSandboxRequest, RunPodSandboxRequest, RunPodSandboxResponse,
-    StartContainerRequest, StopContainerRequest, StopPodSandboxRequest, UpdateContainerResourcesRequest,
+    ListContainersResponse, ListPodSandboxResponse, PodSandbox, RunPodSandboxRequest, StopPodSandboxRequest,
 };
 use prost::Message;
 
@@ -29,62 +27,44 @@ pub(super) enum Pod {
     Of(String),
 }
 
+/// Changing calls that name a sandbox or container.
+const CHANGES: [&str; 8] = [
+    "CreateContainer",
+    "StartContainer",
+    "StopContainer",
+    "RemoveContainer",
+    "UpdateContainerResources",
+    "ExecSync",
+    "StopPodSandbox",
+    "RemovePodSandbox",
+];
+
 /// The call, if it changes something.
 pub(super) fn read(path: &str, body: &[u8]) -> Option<Call> {
-    let of = |method, id: Option<String>| {
-        Some(Call {
-            method,
-            pod: Pod::Of(id.unwrap_or_default()),
-        })
-    };
-    match path.strip_prefix(SERVICE)? {
-        "RunPodSandbox" => {
-            let metadata = message::<RunPodSandboxRequest>(body)?.config?.metadata?;
-            Some(Call {
-                method: "RunPodSandbox",
-                pod: Pod::Uid(metadata.uid),
-            })
-        }
-        "CreateContainer" => of(
-            "CreateContainer",
-            message::<CreateContainerRequest>(body).map(|it| it.pod_sandbox_id),
-        ),
-        "StartContainer" => of(
-            "StartContainer",
-            message::<StartContainerRequest>(body).map(|it| it.container_id),
-        ),
-        "StopContainer" => of(
-            "StopContainer",
-            message::<StopContainerRequest>(body).map(|it| it.container_id),
-        ),
-        "RemoveContainer" => of(
-            "RemoveContainer",
-            message::<RemoveContainerRequest>(body).map(|it| it.container_id),
-        ),
-        "UpdateContainerResources" => of(
-            "UpdateContainerResources",
-            message::<UpdateContainerResourcesRequest>(body).map(|it| it.container_id),
-        ),
-        "ExecSync" => of("ExecSync", message::<ExecSyncRequest>(body).map(|it| it.container_id)),
-        "StopPodSandbox" => of(
-            "StopPodSandbox",
-            message::<StopPodSandboxRequest>(body).map(|it| it.pod_sandbox_id),
-        ),
-        "RemovePodSandbox" => of(
-            "RemovePodSandbox",
-            message::<RemovePodSandboxRequest>(body).map(|it| it.pod_sandbox_id),
-        ),
-        _ => None,
+    let name = path.strip_prefix(SERVICE)?;
+    if name == "RunPodSandbox" {
+        let metadata = message::<RunPodSandboxRequest>(body)?.config?.metadata?;
+        return Some(Call {
+            method: "RunPodSandbox",
+            pod: Pod::Uid(metadata.uid),
+        });
     }
+    Some(Call {
+        method: CHANGES.into_iter().find(|method| *method == name)?,
+        pod: Pod::Of(id(body).unwrap_or_default()),
+    })
 }
 
 /// ID of the created object in an answer.
 pub(super) fn made(call: &Call, answer: &[u8]) -> Option<String> {
-    match call.method {
-        "RunPodSandbox" => message::<RunPodSandboxResponse>(answer).map(|it| it.pod_sandbox_id),
-        "CreateContainer" => message::<CreateContainerResponse>(answer).map(|it| it.container_id),
-        _ => None,
-    }
+    ["RunPodSandbox", "CreateContainer"]
+        .contains(&call.method)
+        .then(|| id(answer))?
+}
+
+/// The first field, which is the ID in all these requests and answers.
+fn id(body: &[u8]) -> Option<String> {
+    message::<StopPodSandboxRequest>(body).map(|it| it.pod_sandbox_id)
 }
 
 /// Whether it is a list that [`listed`] understands.
@@ -114,46 +94,4 @@ pub(super) fn listed(path: &str, answer: &[u8]) -> Vec<(String, Pod)> {
 
 fn message<M: Message + Default>(body: &[u8]) -> Option<M> {
     M::decode(body.get(PREFIX..)?).ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use k8s_cri::v1::{PodSandboxConfig, PodSandboxMetadata};
-
-    use super::*;
-
-    fn framed(message: &impl Message) -> Vec<u8> {
-        let bytes = message.encode_to_vec();
-        let length = u32::try_from(bytes.len()).unwrap().to_be_bytes();
-        [&[0], &length[..], &bytes].concat()
-    }
-
-    #[test]
-    fn changing_calls_are_recorded_with_their_pod() {
-        let metadata = PodSandboxMetadata {
-            uid: "u1".to_owned(),
-            ..Default::default()
-        };
-        let run = RunPodSandboxRequest {
-            config: Some(PodSandboxConfig {
-                metadata: Some(metadata),
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        let call = read("/runtime.v1.RuntimeService/RunPodSandbox", &framed(&run)).unwrap();
-        assert_eq!(call.pod, Pod::Uid("u1".to_owned()));
-        let answer = RunPodSandboxResponse {
-            pod_sandbox_id: "s1".to_owned(),
-        };
-        assert_eq!(made(&call, &framed(&answer)).as_deref(), Some("s1"));
-        let stop = StopContainerRequest {
-            container_id: "c1".to_owned(),
-            timeout: 3,
-        };
-        let call = read("/runtime.v1.RuntimeService/StopContainer", &framed(&stop)).unwrap();
-        assert_eq!((call.method, call.pod), ("StopContainer", Pod::Of("c1".to_owned())));
-        assert_eq!(read("/runtime.v1.RuntimeService/ListContainers", &[]), None);
-        assert_eq!(read("/runtime.v1.ImageService/RemoveImage", &[]), None);
-    }
 }

@@ -26,9 +26,7 @@ use events::{Event, Events};
 /// Kind of the change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It was mounted.
     Mount,
-    /// It was unmounted.
     Unmount,
 }
 
@@ -39,7 +37,6 @@ pub struct Actor {
     pub pid: i32,
     /// Such as `umount`.
     pub name: Option<String>,
-    /// Its parent.
     pub parent: Option<i32>,
 }
 
@@ -48,7 +45,6 @@ pub struct Actor {
 pub struct Mounting {
     /// Which of the two.
     pub change: Change,
-    /// Its mount point.
     pub point: PathBuf,
     /// Its process.
     pub by: Actor,
@@ -79,8 +75,6 @@ struct Listener {
     points: HashMap<u64, PathBuf>,
     written: Arc<Mutex<Written>>,
 }
-
-// === impl MountRecorder ===
 
 impl MountRecorder {
     /// Starts recording below this directory.
@@ -142,8 +136,6 @@ fn lock(written: &Mutex<Written>) -> MutexGuard<'_, Written> {
     written.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-// === impl Listener ===
-
 impl Listener {
     fn hear(&mut self, events: &[Event], at: Timestamp) {
         // Its process may exit at any moment, so that is read first.
@@ -167,8 +159,6 @@ impl Listener {
         }
     }
 }
-
-// === impl Actor ===
 
 impl Actor {
     fn of(pid: i32) -> Self {

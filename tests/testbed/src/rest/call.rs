@@ -27,10 +27,7 @@ pub struct Call<'c> {
     body: Option<Vec<u8>>,
 }
 
-// === impl Patch ===
-
 impl Patch {
-    /// The content type that names it.
     pub fn content_type(self) -> &'static str {
         match self {
             Self::Json => "application/json-patch+json",
@@ -39,8 +36,6 @@ impl Patch {
         }
     }
 }
-
-// === impl Call ===
 
 impl<'c> Call<'c> {
     pub(super) fn new(client: &'c Client, method: Method, path: &str) -> Self {
@@ -64,19 +59,14 @@ impl<'c> Call<'c> {
 
     /// Adds a header.
     #[must_use]
-    pub fn header(mut self, name: HeaderName, value: &'static str) -> Self {
-        self.headers.insert(name, HeaderValue::from_static(value));
+    pub fn header(mut self, name: HeaderName, value: &str) -> Self {
+        // What is no header is left out, which the server's answer shows.
+        if let Ok(value) = HeaderValue::from_str(value) {
+            self.headers.insert(name, value);
+        }
         self
     }
 
-    /// Sends `If-None-Match` with this ETag.
-    #[must_use]
-    pub fn if_none_match(mut self, etag: HeaderValue) -> Self {
-        self.headers.insert(header::IF_NONE_MATCH, etag);
-        self
-    }
-
-    /// A JSON body.
     #[must_use]
     pub fn json(self, body: &Value) -> Self {
         self.body("application/json", body.to_string().into_bytes())
@@ -90,7 +80,7 @@ impl<'c> Call<'c> {
 
     /// A body of any kind.
     #[must_use]
-    pub fn body(mut self, content_type: &'static str, body: Vec<u8>) -> Self {
+    pub fn body(mut self, content_type: &str, body: Vec<u8>) -> Self {
         self.body = Some(body);
         self.header(header::CONTENT_TYPE, content_type)
     }

@@ -1,7 +1,6 @@
 //! A watch: one JSON object per line, or a sequence of protobuf messages, until the server ends it.
 
 use bytes::BytesMut;
-use futures::{Stream, stream};
 use http::header::CONTENT_TYPE;
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +8,6 @@ use serde_json::Value;
 use super::{Error, Result};
 use crate::proto;
 
-/// Type of a watch event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum EventType {
@@ -19,7 +17,6 @@ pub enum EventType {
     Modified,
     /// It is deleted, or no longer selected.
     Deleted,
-    /// A bookmark.
     Bookmark,
     /// The watch has ended; the object is a Status.
     Error,
@@ -43,8 +40,6 @@ pub struct Watch {
     buffer: BytesMut,
 }
 
-// === impl Event ===
-
 impl Event {
     /// The object's resourceVersion.
     pub fn rv(&self) -> &str {
@@ -56,8 +51,6 @@ impl Event {
         self.object["metadata"]["name"].as_str().unwrap_or_default()
     }
 }
-
-// === impl Watch ===
 
 impl Watch {
     pub(super) fn new(request: String, response: reqwest::Response) -> Self {
@@ -103,7 +96,6 @@ impl Watch {
         }
     }
 
-    /// The Content-Type of the stream.
     pub fn content_type(&self) -> &str {
         let value = self.response.headers().get(CONTENT_TYPE);
         value.and_then(|value| value.to_str().ok()).unwrap_or_default()
@@ -119,12 +111,5 @@ impl Watch {
             self.buffer.extend_from_slice(chunk);
         }
         Ok(chunk.is_some())
-    }
-
-    /// The same as a stream that ends with the watch.
-    pub fn into_stream(self) -> impl Stream<Item = Result<Event>> {
-        stream::try_unfold(self, |mut watch| async move {
-            Ok(watch.next().await?.map(|event| (event, watch)))
-        })
     }
 }

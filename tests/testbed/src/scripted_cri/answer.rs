@@ -11,8 +11,6 @@ use super::world::{Manners, SimContainer, SimSandbox, SimState, World};
 
 type Label<'a> = (&'static str, &'a String);
 
-// === impl World ===
-
 impl World {
     pub(super) fn list_sandboxes(&self, filter: Option<&v1::PodSandboxFilter>) -> Vec<v1::PodSandbox> {
         let wanted = |sandbox: &&SimSandbox| {
@@ -36,12 +34,6 @@ impl World {
             return Err(Status::resource_exhausted(why));
         }
         Ok(answer)
-    }
-
-    /// Whether it has the lists that stream.
-    pub(super) fn streams(&self) -> Result<(), Status> {
-        let unknown = || Status::unimplemented("unknown method");
-        self.streams_lists.then_some(()).ok_or_else(unknown)
     }
 
     pub(super) fn list_containers(&self, filter: Option<&v1::ContainerFilter>) -> Vec<v1::Container> {
@@ -202,8 +194,6 @@ impl World {
     }
 }
 
-// === impl SimSandbox ===
-
 impl SimSandbox {
     fn labels(&self) -> [Label<'_>; 3] {
         [
@@ -238,8 +228,6 @@ impl SimSandbox {
         }
     }
 }
-
-// === impl SimContainer ===
 
 impl SimContainer {
     fn state(&self) -> i32 {

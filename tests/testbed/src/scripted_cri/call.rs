@@ -13,9 +13,7 @@ pub enum Kind {
     StopContainer,
     /// End of a sandbox's network and of all that runs in it.
     StopPodSandbox,
-    /// Removal of a container.
     RemoveContainer,
-    /// Removal of a sandbox.
     RemovePodSandbox,
 }
 
@@ -46,19 +44,20 @@ pub struct Pattern {
     command: Option<Vec<String>>,
 }
 
-macro_rules! kinds_of_container_calls {
+macro_rules! kinds_of_calls {
     ($($kind:ident),*) => { $(
         #[doc = concat!("Patterns of `", stringify!($kind), "`.")]
         #[derive(Debug)]
         pub struct $kind;
 
         impl $kind {
-            /// On the container with this name in the spec, or this id.
-            pub fn of(container: &str) -> Pattern {
-                Pattern::new(Kind::$kind, Some(container))
+            /// On the container with this name in the spec or this id, or on the sandbox of the pod with this name or UID
+            /// or with this id.
+            pub fn of(target: &str) -> Pattern {
+                Pattern::new(Kind::$kind, Some(target))
             }
 
-            /// On any container.
+            /// On any container or sandbox.
             pub fn any() -> Pattern {
                 Pattern::new(Kind::$kind, None)
             }
@@ -66,30 +65,13 @@ macro_rules! kinds_of_container_calls {
     )* };
 }
 
-macro_rules! kinds_of_sandbox_calls {
-    ($($kind:ident),*) => { $(
-        #[doc = concat!("Patterns of `", stringify!($kind), "`.")]
-        #[derive(Debug)]
-        pub struct $kind;
-
-        impl $kind {
-            /// On a sandbox of the pod with this name or UID, or on the one with this id.
-            pub fn of(pod: &str) -> Pattern {
-                Pattern::new(Kind::$kind, Some(pod))
-            }
-
-            /// On any sandbox.
-            pub fn any() -> Pattern {
-                Pattern::new(Kind::$kind, None)
-            }
-        }
-    )* };
-}
-
-kinds_of_container_calls!(ExecSync, StopContainer, RemoveContainer);
-kinds_of_sandbox_calls!(StopPodSandbox, RemovePodSandbox);
-
-// === impl Pattern ===
+kinds_of_calls!(
+    ExecSync,
+    StopContainer,
+    RemoveContainer,
+    StopPodSandbox,
+    RemovePodSandbox
+);
 
 impl Pattern {
     fn new(kind: Kind, target: Option<&str>) -> Self {
@@ -120,7 +102,6 @@ impl Pattern {
         self.timeout_within(timeout..=timeout)
     }
 
-    /// With a timeout in this range.
     #[must_use]
     pub fn timeout_within(mut self, range: RangeInclusive<Duration>) -> Self {
         self.timeout = Some(range);
@@ -175,8 +156,6 @@ impl fmt::Display for Pattern {
         Ok(())
     }
 }
-
-// === impl Seen ===
 
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

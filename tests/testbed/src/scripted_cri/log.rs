@@ -10,7 +10,6 @@ use super::call::Seen;
 pub struct Entry {
     /// When it was received.
     pub at: Duration,
-    /// What it was.
     pub call: Logged,
     /// When it was answered and how; `None` while it is in flight, and if it was canceled.
     pub answered: Option<(Duration, String)>,
@@ -30,8 +29,6 @@ pub enum Logged {
 pub(super) struct Log {
     pub(super) entries: Vec<Entry>,
 }
-
-// === impl Log ===
 
 impl Log {
     /// Records a call and returns its index, for the answer.
@@ -54,8 +51,6 @@ impl fmt::Display for Log {
         self.entries.iter().try_for_each(|entry| writeln!(f, "  {entry}"))
     }
 }
-
-// === impl Entry ===
 
 impl fmt::Display for Entry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -31,8 +31,6 @@ pub struct PodBuilder<'w> {
     made: i64,
 }
 
-// === impl PodBuilder ===
-
 impl<'w> PodBuilder<'w> {
     pub(super) fn new(world: &'w mut World, namespace: &str, name: &str, uid: &str) -> Self {
         let builder = Self {
@@ -156,7 +154,6 @@ impl<'w> PodBuilder<'w> {
         self.annotation(keys::CONFIG_SOURCE, source)
     }
 
-    /// An annotation of the pod.
     pub fn annotation(self, key: &str, value: &str) -> Self {
         self.with_sandbox(|sandbox| {
             sandbox.annotations.retain(|(known, _)| known != key);
@@ -240,7 +237,6 @@ impl<'w> PodBuilder<'w> {
         })
     }
 
-    /// Its image.
     pub fn image(self, image: &str) -> Self {
         self.with_container(|container| image.clone_into(&mut container.image))
     }
@@ -253,7 +249,6 @@ impl<'w> PodBuilder<'w> {
         })
     }
 
-    /// A host path mounted in it.
     pub fn mount(self, container_path: &str, host_path: &str) -> Self {
         self.with_container(|container| container.mounts.push((container_path.to_owned(), host_path.to_owned())))
     }

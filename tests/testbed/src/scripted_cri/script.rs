@@ -56,8 +56,6 @@ pub fn expect(pattern: Pattern) -> Expected {
     }
 }
 
-// === impl Expected ===
-
 impl Expected {
     /// Waits this long before the call takes effect.
     #[must_use]
@@ -101,8 +99,6 @@ impl Expected {
         self
     }
 }
-
-// === impl Script ===
 
 impl Script {
     pub(super) fn lanes(&mut self, lanes: impl IntoIterator<Item = Vec<Expected>>) {
@@ -209,8 +205,6 @@ impl Script {
         self.violations.iter().cloned().chain(missing).collect()
     }
 }
-
-// === impl Step ===
 
 impl Step {
     fn due(&self) -> impl Iterator<Item = &Expected> {

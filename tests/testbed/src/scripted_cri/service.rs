@@ -54,8 +54,6 @@ macro_rules! refuse {
     )* };
 }
 
-// === impl Service ===
-
 impl Service {
     async fn on_container(
         &self,

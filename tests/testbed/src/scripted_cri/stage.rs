@@ -92,8 +92,6 @@ const SANDBOX_STOP: Duration = Duration::from_secs(10);
 /// Counts a scripted call until it is answered or canceled.
 struct Playing<'a>(&'a Stage);
 
-// === impl Stage ===
-
 impl Stage {
     pub(super) fn new(world: World, director: Option<Box<dyn Director>>) -> Self {
         let (script, log) = (Script::default(), Log::default());
@@ -390,8 +388,6 @@ impl Stage {
     }
 }
 
-// === impl Parts ===
-
 impl Parts {
     fn fault(&self, read: Read, id: &str) -> Option<Fault> {
         let name = self.world.containers.get(id).map_or("", |container| &container.name);
@@ -402,8 +398,6 @@ impl Parts {
             .map(|(_, _, fault)| fault.clone())
     }
 }
-
-// === impl Playing ===
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {

@@ -38,8 +38,6 @@ pub struct World {
     pub systemd_cgroups: Option<bool>,
     /// Sends container events; containerd 1.6 does not implement the call.
     pub sends_events: bool,
-    /// Has the streaming lists of CRI 1.36.
-    pub streams_lists: bool,
     /// Refuses lists larger than this number of bytes.
     pub largest_list: usize,
     /// By id, oldest first.
@@ -48,7 +46,6 @@ pub struct World {
     pub containers: IndexMap<String, SimContainer>,
 }
 
-/// A sandbox of the world.
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "fields of the CRI message")]
 pub struct SimSandbox {
@@ -107,7 +104,6 @@ pub struct SimContainer {
     pub abandoned: bool,
 }
 
-/// State of a container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the CRI states")]
 pub enum SimState {
@@ -131,13 +127,10 @@ pub enum OnTerm {
 pub struct OnExec {
     /// How long it runs.
     pub takes: Duration,
-    /// Its exit code.
     pub exit_code: i32,
     /// What it prints.
     pub stdout: Vec<u8>,
 }
-
-// === impl World ===
 
 impl Default for World {
     fn default() -> Self {
@@ -147,7 +140,6 @@ impl Default for World {
             runtime: ("containerd".to_owned(), "1.6.20".to_owned()),
             systemd_cgroups: None,
             sends_events: false,
-            streams_lists: false,
             largest_list: usize::MAX,
             sandboxes: IndexMap::new(),
             containers: IndexMap::new(),

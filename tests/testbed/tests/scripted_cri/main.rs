@@ -87,18 +87,6 @@ impl Client {
             .status
             .expect("a status"))
     }
-
-    async fn ids(&self, filter: v1::ContainerFilter) -> Vec<String> {
-        let request = v1::ListContainersRequest { filter: Some(filter) };
-        let answer = self
-            .0
-            .clone()
-            .list_containers(request)
-            .await
-            .expect("a list")
-            .into_inner();
-        answer.containers.into_iter().map(|container| container.id).collect()
-    }
 }
 
 const MAIN: &str = "container-u1-main-0";

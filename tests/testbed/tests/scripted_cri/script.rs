@@ -1,37 +1,11 @@
 //! What fails the test: a call that is wrong, too early, unexpected or missing.
 
 use futures::FutureExt;
-use k8s_cri::v1;
-use testbed::scripted_cri::{
-    ExecSync, RemoveContainer, ScriptedCri, SimState, StopContainer, StopPodSandbox, World, expect,
-};
-use tokio::time::{Instant, sleep, timeout};
+use testbed::scripted_cri::{ExecSync, ScriptedCri, SimState, StopContainer, StopPodSandbox, expect};
+use tokio::time::{Instant, timeout};
 use tonic::Code;
 
 use crate::{MAIN, SANDBOX, SIDE, secs, start};
-
-#[tokio::test(start_paused = true)]
-async fn what_a_call_is_answered_and_what_it_does_are_two_things() {
-    let (cri, client) = start().await;
-    let broken = "the shim is gone";
-    cri.in_order([
-        expect(StopContainer::of("side")).error(Code::Unavailable, broken),
-        expect(StopContainer::of("side")).reply_ok_but_do_nothing(),
-        expect(StopContainer::of("side")).reply_error_but_do_it(Code::Unknown, broken),
-    ]);
-    let state = || cri.look(|world| world.container("side").unwrap().state);
-
-    let refused = client.stop(SIDE, 1).await.unwrap_err();
-    assert_eq!(
-        (refused.code(), refused.message(), state()),
-        (Code::Unavailable, broken, SimState::Running)
-    );
-    client.stop(SIDE, 1).await.unwrap();
-    assert_eq!(state(), SimState::Running);
-    let lied = client.stop(SIDE, 1).await.unwrap_err();
-    assert_eq!((lied.code(), state()), (Code::Unknown, SimState::Exited));
-    cri.finished().await;
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_hanging_call_is_never_answered_and_does_not_keep_the_script_from_its_end() {
@@ -150,66 +124,4 @@ async fn lanes_keep_their_own_order_and_not_each_others() {
     script(&cri);
     client.stop_sandbox(SANDBOX).await.unwrap_err();
     assert!(cri.verdict(secs(1)).await.unwrap_err().contains("came too early"));
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_may_come_at_any_time_need_not_come() {
-    let (cri, client) = start().await;
-    cri.any_number_of(expect(RemoveContainer::of("main")).error(Code::Unknown, "busy"));
-    cri.in_order([expect(StopContainer::of("main"))]);
-    client.remove(MAIN).await.unwrap_err();
-    client.stop(MAIN, 30).await.unwrap();
-    client.remove(MAIN).await.unwrap_err();
-    cri.finished().await;
-
-    let (cri, client) = start().await;
-    cri.allow_everything();
-    cri.finished().await;
-    client.remove_sandbox(SANDBOX).await.unwrap();
-    assert!(cri.look(World::is_empty));
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_log_has_every_call_with_its_time() {
-    let (cri, client) = start().await;
-    cri.in_order([
-        expect(ExecSync::of("main")).then(secs(4)),
-        expect(StopContainer::of("main")),
-    ]);
-    sleep(secs(1)).await;
-    client.version().await.unwrap();
-    client.exec(MAIN, &["sync"], 30).await.unwrap();
-    client.stop(MAIN, 25).await.unwrap();
-    let lines: Vec<_> = cri.log().iter().map(ToString::to_string).collect();
-    assert_eq!(
-        lines,
-        [
-            "    1.000s Version  -> OK at 1.000s",
-            "    1.000s ExecSync of main in pod u1, timeout 30s, command [\"sync\"] -> OK at 5.000s",
-            "    5.000s StopContainer of main in pod u1, timeout 25s -> OK at 7.000s",
-        ]
-    );
-    let effects = cri.effects();
-    assert_eq!(
-        effects.iter().map(|(at, _)| *at).collect::<Vec<_>>(),
-        [secs(1), secs(5)]
-    );
-    assert_eq!(effects[0].1.command, ["sync"]);
-    cri.finished().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_that_no_teardown_needs_fails_the_test() {
-    let (cri, client) = start().await;
-    let request = v1::StartContainerRequest {
-        container_id: MAIN.to_owned(),
-    };
-    let refused = client.0.clone().start_container(request).await.unwrap_err();
-    assert_eq!(refused.code(), Code::Unimplemented);
-    assert!(
-        cri.verdict(secs(1))
-            .await
-            .unwrap_err()
-            .contains("start_container was called")
-    );
 }

@@ -5,7 +5,7 @@ use testbed::scripted_cri::{ExecSync, RemovePodSandbox, ScriptedCri, StopContain
 use tokio::time::{Instant, sleep, timeout};
 use tonic::Code;
 
-use crate::{Client, MAIN, SANDBOX, SIDE, secs, start, two_containers};
+use crate::{Client, MAIN, SANDBOX, SIDE, secs, start};
 
 #[tokio::test(start_paused = true)]
 async fn a_container_ends_some_time_after_its_signal() {
@@ -112,57 +112,4 @@ async fn command_exits_as_scripted_or_at_its_timeout_or_with_its_container() {
     assert_eq!(run(30).await.unwrap(), 137);
     assert_eq!(begun.elapsed(), secs(1));
     cri.finished().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn lists_are_filtered_by_id_label_state_and_sandbox() {
-    let mut world = two_containers();
-    world
-        .pod("shop", "web-1", "u2")
-        .container("main")
-        .exited(0)
-        .container("main");
-    let cri = ScriptedCri::start(world).await;
-    let client = Client::of(&cri);
-    let by = |key: &str, value: &str| v1::ContainerFilter {
-        label_selector: [(key.to_owned(), value.to_owned())].into(),
-        ..Default::default()
-    };
-    let running = v1::ContainerStateValue {
-        state: v1::ContainerState::ContainerRunning.into(),
-    };
-
-    assert_eq!(client.ids(v1::ContainerFilter::default()).await.len(), 4);
-    assert_eq!(client.ids(by("io.kubernetes.pod.uid", "u1")).await, [MAIN, SIDE]);
-    assert_eq!(client.ids(by("io.kubernetes.pod.name", "web-2")).await, [""; 0]);
-    let mut filter = by("io.kubernetes.container.name", "main");
-    filter.state = Some(running);
-    assert_eq!(client.ids(filter.clone()).await, [MAIN, "container-u2-main-1"]);
-    filter.pod_sandbox_id = SANDBOX.to_owned();
-    assert_eq!(client.ids(filter).await, [MAIN]);
-    assert_eq!(
-        client
-            .ids(v1::ContainerFilter {
-                id: SIDE.to_owned(),
-                ..Default::default()
-            })
-            .await,
-        [SIDE]
-    );
-    cri.finished().await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn what_is_not_there_is_an_error_for_the_calls_for_which_it_is_one_in_containerd() {
-    let (cri, client) = start().await;
-    cri.allow_everything();
-    assert_eq!(client.stop("gone", 30).await.unwrap_err().code(), Code::NotFound);
-    assert_eq!(
-        client.exec("gone", &["true"], 0).await.unwrap_err().code(),
-        Code::NotFound
-    );
-    assert_eq!(client.status("gone").await.unwrap_err().code(), Code::NotFound);
-    assert_eq!(client.stop_sandbox("gone").await.unwrap_err().code(), Code::NotFound);
-    client.remove("gone").await.unwrap();
-    client.remove_sandbox("gone").await.unwrap();
 }

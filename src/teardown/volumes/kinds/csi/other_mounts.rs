@@ -2,12 +2,17 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{identity::is_of, staged::GLOBAL};
+use super::staging::GLOBAL;
 use crate::node::{
     csi_files::STAGING,
     kubelet_root::KubeletRoot,
     mounts::{Mount, MountTable},
 };
+
+/// Whether one is a mount of the other, or of a part of it: the same file system, and nothing outside of it.
+pub fn is_of(mount: &Mount, staged: &Mount) -> bool {
+    mount.device == staged.device && mount.root.starts_with(&staged.root)
+}
 
 /// A mount of the file system at or below `staged` outside of the volume's own `paths`, which include `staged`. Volumes of one
 /// server may share a file system without a device: then paths and users distinguish them. What is mounted in a pod's directory is

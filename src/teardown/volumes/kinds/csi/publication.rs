@@ -5,28 +5,29 @@ use std::{path::Path, sync::Arc};
 use tonic::Code;
 
 use super::{
-    super::super::{
-        kind::Approved,
-        storage::{Storage, fault_of},
-    },
+    super::super::storage::{Approved, Storage, fault_of},
     identity::Identity,
 };
-use crate::{
-    model::failure::Reasoned as _,
-    node::{
-        dirs::Dir,
-        fault::{Cause, Fault},
-        grpc::GrpcError,
-        holders::{Holders, holders},
-        mounts::MountTable,
-        plugins::DriverUnavailable,
-        unmounts::Call,
-    },
-    teardown::on_disk::DiskReport,
+use crate::node::{
+    dirs::Dir,
+    fault::{Cause, Fault},
+    grpc::GrpcError,
+    holders::{Holders, holders},
+    mounts::MountTable,
+    plugins::DriverUnavailable,
+    unmounts::Call,
 };
 
 /// Maximum number of mounts on one path that are unpublished one after another.
 const LAYERS: usize = 16;
+
+/// A volume whose driver may be called. The caller holds its lock.
+#[derive(Clone, Copy)]
+pub struct CsiVolume<'a> {
+    pub storage: &'a Arc<Storage>,
+    pub identity: &'a Identity,
+    pub approved: &'a Approved,
+}
 
 /// Why a driver has not done its work.
 pub enum DriverFailure {
@@ -36,43 +37,26 @@ pub enum DriverFailure {
 
 /// Calls the driver to unpublish the volume from `target`, until the mount table has no mount there. If the driver publishes with
 /// a link, it is never followed.
-pub async fn unpublish(
-    storage: &Arc<Storage>,
-    identity: Option<&Identity>,
-    target: &Path,
-    approved: &Approved,
-) -> Result<DiskReport, Vec<Fault>> {
+pub async fn unpublish(storage: &Arc<Storage>, volume: Option<CsiVolume<'_>>, target: &Path) -> Result<(), Vec<Fault>> {
     const VERB: &str = "unpublish";
-    let mut report = DiskReport::default();
-    let mut mounted = count(storage, target).await?;
-    if mounted == 0 && storage.unpublished.contains(target) && is_absent(storage, target).await? {
-        return Ok(report);
-    }
-    let is_link = mounted == 0 && is_link(storage, target).await?;
+    let (mut mounted, is_link) = mounts_or_link(storage, target).await?;
     for _ in 0..LAYERS {
         match unmount_inside(storage, target).await {
-            Ok(done) => report += done,
+            Ok(()) => {}
             // A mount that was covered can be reached after the upper one is unmounted.
             Err(_) if mounted > 1 => {}
             Err(faults) => return Err(faults),
         }
-        let Some(identity) = identity else {
-            if mounted == 0 && !is_link {
-                // It is not mounted yet, or already unmounted.
-                return Ok(report);
-            }
-            let why = format!(
-                "{}, and neither the kubelet's vol_data.json, nor a staged volume, nor a PersistentVolume of this name identifies \
-                 its driver; the pod continues once {} by hand",
-                if is_link {
-                    "it is a symlink to a volume"
-                } else {
-                    "it is mounted"
-                },
-                if is_link { "that is removed" } else { "it is unmounted" },
-            );
-            return Err(fault_of(VERB, target, &why));
+        let Some(volume) = volume else {
+            // It is not mounted yet, or already unmounted.
+            let is_done = mounted == 0 && !is_link;
+            return if is_done {
+                Ok(())
+            } else {
+                Err(unidentified(VERB, target, is_link))
+            };
         };
+        let identity = volume.identity;
         let done = match storage.csi(&identity.driver).await? {
             Ok(driver) => {
                 let target = storage.root.as_given(target);
@@ -82,25 +66,19 @@ pub async fn unpublish(
             // A driver that does not run mounts nothing.
             Err(unavailable) if mounted == 0 && unavailable.certain && !is_link => {
                 tracing::warn!(driver = identity.driver, volume = identity.handle, why = %unavailable.why, "Nothing is mounted for the pod; the driver is not called");
-                return Ok(report);
+                return Ok(());
             }
             Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
         };
-        if let Err(not_done) = done {
-            if mounted == 0 && !not_done.is_blocked() {
+        if let Err(failure) = done {
+            if mounted == 0 && !matches!(&failure, DriverFailure::Refused(error) if error.is_blocked()) {
                 check_empty(storage, VERB, target).await?;
             }
-            not_done
-                .unless_unpublished(storage, VERB, identity, target, approved)
-                .await?;
-            return Ok(report);
+            volume.check_unpublished(VERB, target, failure).await?;
+            return Ok(());
         }
-        match count(storage, target).await? {
-            0 => {
-                storage.unpublished.add(target);
-                report.unmounted += mounted;
-                return Ok(report);
-            }
+        match table(storage).await?.mounts_on(target).len() {
+            0 => return Ok(()),
             left if left < mounted => mounted = left,
             _ => {
                 let why = format!(
@@ -111,63 +89,61 @@ pub async fn unpublish(
             }
         }
     }
-    Err(fault_of(
-        VERB,
-        target,
-        &"it is still mounted after its driver has unpublished it several times",
-    ))
+    let why = "it is still mounted after its driver has unpublished it several times";
+    Err(fault_of(VERB, target, &why))
 }
 
-/// Whether the driver has removed the path, as it has to.
-async fn is_absent(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Fault>> {
+/// Number of mounts on the target, and whether it is a symlink.
+async fn mounts_or_link(storage: &Arc<Storage>, target: &Path) -> Result<(usize, bool), Vec<Fault>> {
     let path = target.to_owned();
-    let is_absent = move |_: &Storage| {
-        Ok(path
-            .symlink_metadata()
-            .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound))
+    let read = move |storage: &Storage| {
+        let mounts = storage.all_mounts.read()?.mounts_on(&path).len();
+        // A mounted file system may not answer.
+        Ok((mounts, mounts == 0 && path.is_symlink()))
     };
-    storage.read_blocking(target, is_absent).await
+    storage.read_blocking(target, read).await
 }
 
-async fn is_link(storage: &Arc<Storage>, target: &Path) -> Result<bool, Vec<Fault>> {
-    let link = target.to_owned();
-    storage.read_blocking(target, move |_| Ok(link.is_symlink())).await
+fn unidentified(verb: &'static str, target: &Path, is_link: bool) -> Vec<Fault> {
+    let (state, remedy) = match is_link {
+        true => ("it is a symlink to a volume", "that is removed"),
+        false => ("it is mounted", "it is unmounted"),
+    };
+    let why = format!(
+        "{state}, and neither the kubelet's vol_data.json nor a PersistentVolume of this name identifies its driver; the pod \
+         continues once {remedy} by hand"
+    );
+    fault_of(verb, target, &why)
 }
 
-// === impl DriverFailure ===
+// === impl CsiVolume ===
 
-impl DriverFailure {
-    fn is_blocked(&self) -> bool {
-        matches!(self, Self::Refused(error) if error.is_blocked())
-    }
-
-    /// Returns nothing if the mount table has no mount at `path`, and the driver does not know the volume or a user has
-    /// approved that it counts as unpublished and unstaged.
-    pub async fn unless_unpublished(
+impl CsiVolume<'_> {
+    /// Checks after a failed call that the mount table has no mount at `path`, and that the driver does not know the volume or a user
+    /// has approved that it counts as unpublished and unstaged.
+    pub async fn check_unpublished(
         self,
-        storage: &Arc<Storage>,
         verb: &'static str,
-        identity: &Identity,
         path: &Path,
-        approved: &Approved,
+        failure: DriverFailure,
     ) -> Result<(), Vec<Fault>> {
-        let mounts = table(storage).await?.mounts_at_or_below(&[path]);
+        let mounts = table(self.storage).await?.mounts_at_or_below(&[path]);
         let mounted: Vec<_> = mounts.into_iter().map(|mount| mount.path).collect();
-        let (why, is_unknown, driver_waits_for) = match self {
-            Self::Refused(error) if !mounted.is_empty() || error.is_blocked() => {
-                return Err(by_driver(storage, verb, path, error).await);
+        let (why, is_unknown) = match failure {
+            DriverFailure::Refused(error) if !mounted.is_empty() || error.is_blocked() => {
+                return Err(by_driver(self.storage, verb, path, error).await);
             }
-            Self::Refused(error) => (error.to_string(), error.is_unknown_volume(), Vec::new()),
-            Self::Unavailable(unavailable) => (unavailable.to_string(), false, unavailable.waits_for()),
+            DriverFailure::Refused(error) => (error.to_string(), error.is_unknown_volume()),
+            DriverFailure::Unavailable(why) => (why.to_string(), false),
         };
-        let Identity { driver, handle } = identity;
+        let Identity { driver, handle } = self.identity;
         let volume = format!("volume {handle:?} of CSI driver {driver:?}");
-        if mounted.is_empty() && (is_unknown || approved.contains(&volume)) {
+        if mounted.is_empty() && (is_unknown || self.approved.contains(&volume)) {
             tracing::warn!(driver, volume = handle, path = %path.display(), why, "Volume is not mounted and counts as unpublished");
             return Ok(());
         }
         let cause = Cause::DriverFailed { why, volume, mounted };
-        Err(vec![Fault::new(verb, path, cause).waiting_for(driver_waits_for)])
+        Err(vec![Fault::new(verb, path, cause)])
     }
 }
 
@@ -183,24 +159,15 @@ async fn check_empty(storage: &Arc<Storage>, verb: &'static str, target: &Path) 
 }
 
 /// Unmounts mounts of others inside the volume: the driver does not, and they would keep it busy.
-async fn unmount_inside(storage: &Arc<Storage>, target: &Path) -> Result<DiskReport, Vec<Fault>> {
+async fn unmount_inside(storage: &Arc<Storage>, target: &Path) -> Result<(), Vec<Fault>> {
     let within = target.to_owned();
-    storage
-        .run_blocking("unmount", &target, move |storage| {
-            match storage.all_mounts.unmount_all_below(&within, &storage.effects) {
-                Ok(done) => Ok(DiskReport {
-                    unmounted: done.unmounted,
-                    removed: 0,
-                }),
-                Err(still) => Err(still.faults),
-            }
-        })
-        .await
-}
-
-/// Number of mounts on the path.
-pub async fn count(storage: &Arc<Storage>, path: &Path) -> Result<usize, Vec<Fault>> {
-    table(storage).await.map(|table| table.mounts_on(path).len())
+    let unmount = move |storage: &Storage| {
+        storage
+            .all_mounts
+            .unmount_all_below(&within, &storage.effects)
+            .map(drop)
+    };
+    storage.run_blocking("unmount", target, unmount).await
 }
 
 /// The current mount table.
@@ -222,7 +189,7 @@ async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, erro
         },
         other => (Cause::Message(other.to_string()), None),
     };
-    vec![Fault::new(verb, path, cause).waiting_for(holders.iter().flat_map(Holders::waits_for))]
+    vec![Fault::new(verb, path, cause).held_by(holders.iter().flat_map(Holders::pids))]
 }
 
 /// Holders of the mounts at or below this path.

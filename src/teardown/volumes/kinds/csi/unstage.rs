@@ -9,20 +9,15 @@ use std::{
 use tokio::time::sleep;
 
 use super::{
-    super::super::{
-        kind::Approved,
-        storage::{Storage, fault_of},
-    },
-    block_paths,
+    super::super::storage::{Storage, fault_of},
     identity::Identity,
     other_mounts::{mounted_alone, mounted_elsewhere},
-    publication::{DriverFailure, table},
-    staged::Staged,
-    staging_path::{StagingPath, VERB},
-    users::{self, Use},
+    publication::{CsiVolume, DriverFailure, table},
+    staging::{StagingPath, VERB},
+    users::{self, Use, User},
 };
 use crate::{
-    model::waits_for::WaitsFor,
+    model::failure::ok_if_empty,
     node::{
         csi_files::STAGING,
         dirs::Dir,
@@ -31,169 +26,174 @@ use crate::{
         namespaces,
         superblock::FileSystem,
     },
-    teardown::on_disk::DiskReport,
 };
 
 /// After this time without writes, a device has no writes left.
 const NO_WRITES_PERIOD: Duration = Duration::from_secs(1);
 
-/// Records the device that is published at `target` before it is unpublished, if no staging path shows it: that of a driver that does
-/// not stage, and a raw block device. Returns what is recorded.
-pub async fn record_published(
-    storage: &Arc<Storage>,
-    identity: &Identity,
-    target: &Path,
-    staging: &StagingPath,
-) -> Result<Vec<FileSystem>, Vec<Fault>> {
-    let (at, staging) = (target.to_owned(), staging.clone());
-    let find = storage.read_blocking(target, move |storage| {
-        let table = storage.all_mounts.read()?;
-        let devices: Vec<_> = match staging {
-            StagingPath::Block(_) => block_device(&at)?.into_iter().collect(),
-            StagingPath::FileSystem(staged) => {
-                let staged_at = staged.global();
-                let published = mounted_alone(&table, &at, &[at.clone(), staged_at.clone()]);
-                let staged = table.mounts_at_or_below(&[staged_at]);
-                let is_staged = |it: &&Mount| staged.iter().any(|mount| mount.device == it.device);
-                let published = published.iter().filter(|it| !is_staged(it));
-                published.filter_map(Mount::disk).collect()
+/// An unused volume that is being unstaged.
+struct Unstaging<'a> {
+    volume: CsiVolume<'a>,
+    /// All its staging paths.
+    globals: Vec<PathBuf>,
+    /// File systems that an earlier attempt has unmounted, and that may still be active.
+    unstaged: Vec<FileSystem>,
+    /// File systems that were just unpublished.
+    published: &'a [FileSystem],
+}
+
+// === impl CsiVolume ===
+
+impl CsiVolume<'_> {
+    /// Records the device that is published at `target` before it is unpublished, if no staging path shows it: that of a driver
+    /// that does not stage, and a raw block device. Returns what is recorded.
+    pub async fn record_published(self, target: &Path, staging: &StagingPath) -> Result<Vec<FileSystem>, Vec<Fault>> {
+        let (at, staging) = (target.to_owned(), staging.clone());
+        let find = self.storage.read_blocking(target, move |storage| {
+            let devices: Vec<_> = match staging {
+                StagingPath::Block { .. } => block_device(&at)?.into_iter().collect(),
+                StagingPath::FileSystem { .. } => {
+                    let table = storage.all_mounts.read()?;
+                    let staged_at = staging.global();
+                    let published = mounted_alone(&table, &at, &[at.clone(), staged_at.clone()]);
+                    let staged = table.mounts_at_or_below(&[staged_at]);
+                    let is_staged = |it: &&Mount| staged.iter().any(|mount| mount.device == it.device);
+                    let published = published.iter().filter(|it| !is_staged(it));
+                    published.filter_map(Mount::disk).collect()
+                }
+            };
+            file_systems(storage, &devices)
+        });
+        let published = find.await?;
+        self.record(&published).await;
+        Ok(published)
+    }
+
+    /// Records file systems before a call: a driver may unmount them and then fail, or the agent may crash.
+    async fn record(self, file_systems: &[FileSystem]) {
+        if file_systems.is_empty() {
+            return;
+        }
+        self.change_recorded(|recorded| add_missing(recorded, file_systems));
+        // The journal reports its errors. As everywhere, the teardown continues without it.
+        self.storage.journal.durable().await.ok();
+    }
+
+    fn change_recorded(self, change: impl FnOnce(&mut Vec<FileSystem>)) {
+        let volume = self.identity.unique_name();
+        let mut recorded = self.storage.journal.maybe_active_file_systems(&volume);
+        change(&mut recorded);
+        self.storage.journal.set_maybe_active_file_systems(&volume, recorded);
+    }
+
+    /// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
+    /// where the volume may be staged, regardless of their files. `published` was just unpublished.
+    pub async fn unstage_unless_used(
+        self,
+        except: Option<Use>,
+        known: Vec<StagingPath>,
+        published: &[FileSystem],
+    ) -> Result<(), Vec<Fault>> {
+        let (storage, has_pod) = (self.storage, except.is_some());
+        let Some(mounted_at) = known.first().map(StagingPath::global) else {
+            return Ok(());
+        };
+        let stages = match self.staging_paths_unless_used(except, known).await? {
+            Ok(stages) => stages,
+            Err(user) => {
+                self.leave_staged(&user, published);
+                return Ok(());
             }
         };
-        let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
-        file_systems.collect::<Result<Vec<_>, _>>()
-    });
-    let published = find.await?;
-    record(storage, identity, &published).await;
-    Ok(published)
-}
-
-/// Records file systems before a call: a driver may unmount them and then fail, or the agent may crash.
-async fn record(storage: &Storage, identity: &Identity, file_systems: &[FileSystem]) {
-    if file_systems.is_empty() {
-        return;
-    }
-    let volume = identity.unique_name();
-    let mut recorded = storage.journal.maybe_active_file_systems(&volume);
-    add_missing(&mut recorded, file_systems);
-    storage.journal.set_maybe_active_file_systems(&volume, recorded);
-    // The journal reports its errors. As everywhere, the teardown continues without it.
-    storage.journal.durable().await.ok();
-}
-
-fn forget(storage: &Storage, identity: &Identity, file_systems: &[FileSystem]) {
-    let volume = identity.unique_name();
-    let mut recorded = storage.journal.maybe_active_file_systems(&volume);
-    recorded.retain(|it| !file_systems.contains(it));
-    storage.journal.set_maybe_active_file_systems(&volume, recorded);
-}
-
-/// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
-/// where the volume may be staged, regardless of their files. `published` was just unpublished. The caller holds the volume's lock.
-pub async fn unstage_unless_used(
-    storage: &Arc<Storage>,
-    identity: &Identity,
-    except: Option<Use>,
-    known: Vec<StagingPath>,
-    published: &[FileSystem],
-    approved: &Approved,
-) -> Result<DiskReport, Vec<Fault>> {
-    let mut report = DiskReport::default();
-    let Some(mounted_at) = known.first().map(StagingPath::global) else {
-        return Ok(report);
-    };
-    let has_pod = except.is_some();
-    let of = identity.clone();
-    let checked = storage.read_blocking(&mounted_at, move |storage| {
-        match users::find_user(storage, &of, except.as_ref())? {
-            Some(user) => Ok(Err(user)),
-            None => find_staging_paths(storage, &of, known).map(Ok),
+        let name = self.identity.unique_name();
+        let mut unstaging = Unstaging {
+            volume: self,
+            globals: stages.iter().map(StagingPath::global).collect(),
+            unstaged: storage.journal.maybe_active_file_systems(&name),
+            published,
+        };
+        unstaging.unstaged.retain(|it| !published.contains(it));
+        drop_replaced(storage, &unstaging.globals, &mut unstaging.unstaged).await?;
+        let mut faults = Vec::new();
+        for stage in &stages {
+            faults.extend(unstaging.unstage(stage).await.err().into_iter().flatten());
         }
-    });
-    let stages = match checked.await? {
-        Ok(stages) => stages,
-        Err(user) => {
-            let (volume, driver) = (&identity.handle, &identity.driver);
-            match user.unread {
-                None => {
-                    tracing::debug!(
-                        volume,
-                        driver,
-                        user = user.of.pod,
-                        "Another pod uses the volume; it stays staged"
-                    );
-                    // The last pod that uses it records its device again.
-                    forget(storage, identity, published);
-                }
-                Some(_) => {
-                    tracing::warn!(volume, driver, why = %user, "Another pod may use the volume; it stays staged");
-                }
+        ok_if_empty(faults)?;
+        storage.remove_in_use(name.clone(), &mounted_at).await?;
+        storage.journal.set_maybe_active_file_systems(&name, Vec::new());
+        remove_files(storage, stages, has_pod).await
+    }
+
+    fn leave_staged(self, user: &User, published: &[FileSystem]) {
+        let Identity { driver, handle } = self.identity;
+        if user.identity.is_ok() {
+            let user = &user.of.pod;
+            tracing::debug!(
+                driver,
+                volume = handle,
+                user,
+                "Another pod uses the volume; it stays staged"
+            );
+            // The last pod that uses it records its device again.
+            self.change_recorded(|recorded| recorded.retain(|it| !published.contains(it)));
+        } else {
+            tracing::warn!(driver, volume = handle, why = %user, "Another pod may use the volume; it stays staged");
+        }
+    }
+
+    /// All paths where the volume may be staged. The inner error is a pod that uses it, or may use it.
+    async fn staging_paths_unless_used(
+        self,
+        except: Option<Use>,
+        known: Vec<StagingPath>,
+    ) -> Result<Result<Vec<StagingPath>, User>, Vec<Fault>> {
+        let identity = self.identity.clone();
+        let find = self.storage.read_blocking("staged volumes", move |storage| {
+            match users::find_user(storage, &identity, except.as_ref())? {
+                Some(user) => Ok(Err(user)),
+                None => find_staging_paths(storage, &identity, known).map(Ok),
             }
-            return Ok(report);
+        });
+        find.await
+    }
+
+    /// Adds the mounts at the volume's staging paths to faults with its mounts, unless another pod uses it: a user who unmounts it
+    /// without its driver unmounts them next.
+    pub async fn with_staging_mounts(self, own: Use, known: Vec<StagingPath>, mut faults: Vec<Fault>) -> Vec<Fault> {
+        let Ok(Ok(stages)) = self.staging_paths_unless_used(Some(own), known).await else {
+            return faults;
+        };
+        let Ok(table) = table(self.storage).await else {
+            return faults;
+        };
+        let globals: Vec<_> = stages.iter().map(StagingPath::global).collect();
+        let staged = table.mounts_at_or_below(&globals);
+        for fault in &mut faults {
+            if let Cause::DriverFailed { mounted, .. } = &mut fault.cause
+                && !mounted.is_empty()
+            {
+                mounted.extend(staged.iter().map(|mount| mount.path.clone()));
+            }
         }
-    };
-    let globals: Vec<_> = stages.iter().map(StagingPath::global).collect();
-    let volume = identity.unique_name();
-    // Unmounted by an earlier call, and may still be active.
-    let mut unstaged = storage.journal.maybe_active_file_systems(&volume);
-    unstaged.retain(|it| !published.contains(it));
-    drop_replaced(storage, &globals, &mut unstaged).await?;
+        faults
+    }
+}
+
+/// Removes the files of a volume that may be detached now. Those that a driver has left block no pod: housekeeping reports them.
+/// Effects that the gate blocked are retried with the pod.
+async fn remove_files(storage: &Arc<Storage>, stages: Vec<StagingPath>, has_pod: bool) -> Result<(), Vec<Fault>> {
     let mut faults = Vec::new();
-    for stage in &stages {
-        match unstage(storage, identity, stage, &globals, (&unstaged, published), approved).await {
-            Ok(done) => report += done,
-            Err(more) => faults.extend(more),
-        }
-    }
-    if !faults.is_empty() {
-        return Err(faults);
-    }
-    storage.remove_in_use(volume.clone(), &mounted_at).await?;
-    storage.journal.set_maybe_active_file_systems(&volume, Vec::new());
-    // The volume may be detached now. Files that a driver has left block no pod: housekeeping reports them. Effects
-    // that the gate blocked are retried with the pod.
     for stage in stages {
         let what = stage.data();
-        match storage
-            .run_blocking("remove", &what, move |storage| stage.remove(storage))
-            .await
-        {
-            Ok(done) => report += done,
-            Err(faults) if has_pod && !faults.iter().any(Fault::is_blocked) => {
-                tracing::warn!(path = %what.display(), fault = faults.first().map(ToString::to_string), "Volume is unstaged and has left files");
+        let remove = move |storage: &Storage| stage.remove(storage);
+        match storage.run_blocking("remove", &what, remove).await {
+            Err(left) if has_pod && !left.iter().any(Fault::is_blocked) => {
+                tracing::warn!(path = %what.display(), fault = left.first().map(ToString::to_string), "Volume is unstaged and has left files");
             }
-            Err(more) => faults.extend(more),
+            done => faults.extend(done.err().into_iter().flatten()),
         }
     }
-    if faults.is_empty() { Ok(report) } else { Err(faults) }
-}
-
-/// Adds the mounts at the volume's staging paths to faults with its mounts, unless another pod uses it: a user who unmounts it
-/// without its driver unmounts them next.
-pub async fn with_staging_mounts(
-    storage: &Arc<Storage>,
-    identity: &Identity,
-    own: &Use,
-    known: Vec<StagingPath>,
-    mut faults: Vec<Fault>,
-) -> Vec<Fault> {
-    let (identity, own) = (identity.clone(), own.clone());
-    let find = storage.read_blocking("the mount table", move |storage| {
-        if users::find_user(storage, &identity, Some(&own))?.is_some() {
-            return Ok(Vec::new());
-        }
-        let paths = find_staging_paths(storage, &identity, known)?;
-        let globals: Vec<_> = paths.iter().map(StagingPath::global).collect();
-        Ok(storage.all_mounts.read()?.mounts_at_or_below(&globals))
-    });
-    let staged = find.await.unwrap_or_default();
-    for fault in &mut faults {
-        if let Cause::DriverFailed { mounted, .. } = &mut fault.cause
-            && !mounted.is_empty()
-        {
-            mounted.extend(staged.iter().map(|mount| mount.path.clone()));
-        }
-    }
-    faults
+    ok_if_empty(faults)
 }
 
 /// Adds all other staging paths of the volume. Blocks.
@@ -202,97 +202,107 @@ fn find_staging_paths(
     identity: &Identity,
     known: Vec<StagingPath>,
 ) -> Result<Vec<StagingPath>, Fault> {
-    let mut found = known;
-    if let Some(staged) = Staged::for_volume(storage, identity)
-        && Dir::open(&staged.path)?.is_some()
-    {
-        found.push(StagingPath::FileSystem(staged));
-    }
-    for paths in block_paths::all(storage)? {
-        if paths.read_identity()?.as_ref() == Ok(identity) {
-            found.push(StagingPath::Block(paths));
-        }
-    }
     let mut all = Vec::new();
-    for stage in found {
+    let mut add = |stage| {
         if !all.contains(&stage) {
             all.push(stage);
+        }
+    };
+    known.into_iter().for_each(&mut add);
+    if let Some(staged) = StagingPath::file_system(storage, identity)
+        && Dir::open(&staged.data())?.is_some()
+    {
+        add(staged);
+    }
+    for stage in StagingPath::all_block(storage)? {
+        if stage.read_identity()?.as_ref() == Ok(identity) {
+            add(stage);
         }
     }
     Ok(all)
 }
 
-/// Calls the driver to unstage this path, unless neither mount nor directory is left. `paths` are all paths of the volume,
-/// `unstaged` the file systems that an earlier attempt has unmounted, and `published` those that this one has.
-async fn unstage(
-    storage: &Arc<Storage>,
-    identity: &Identity,
-    stage: &StagingPath,
-    paths: &[PathBuf],
-    (unstaged, published): (&[FileSystem], &[FileSystem]),
-    approved: &Approved,
-) -> Result<DiskReport, Vec<Fault>> {
-    let mut report = DiskReport::default();
-    let global = &stage.global();
-    let before = table(storage).await?;
-    let mounted = before.mounts_at_or_below(&[global]);
-    let may_be_staged = {
-        let stage = stage.clone();
-        storage.read_blocking(global, move |_| stage.may_be_staged())
-    };
-    if mounted.is_empty() && unstaged.is_empty() && published.is_empty() && !may_be_staged.await? {
-        return Ok(report);
-    }
-    if let Some(other) = mounted_elsewhere(&before, &storage.root, global, paths) {
-        let why =
-            format!("no pod uses it, but it is also mounted at {other:?}; it is unstaged after that is unmounted");
-        let fault = Fault::new(VERB, global, Cause::Message(why));
-        return Err(vec![fault.waiting_for([WaitsFor::Mounts(other)])]);
-    }
-    let mounted_alone = mounted_alone(&before, global, paths);
-    check_no_other_mounts(storage, global, &mounted_alone).await?;
-    let devices: Vec<_> = mounted_alone.iter().filter_map(Mount::disk).collect();
-    let of_device = move |storage: &Storage| {
-        let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
-        file_systems.collect::<Result<Vec<_>, _>>()
-    };
-    let mut file_systems = storage.read_blocking("file systems", of_device).await?;
-    add_missing(&mut file_systems, unstaged);
-    add_missing(&mut file_systems, published);
-    record(storage, identity, &file_systems).await;
-    let mut can_stage = true;
-    let done = match storage.csi(&identity.driver).await? {
-        Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
-        Ok(driver) => match driver.supports_staging().await {
-            Ok(true) => {
-                let global = storage.root.as_given(global);
-                let done = driver.unstage(&identity.handle, &global, &storage.effects).await;
-                done.map_err(DriverFailure::Refused)
+// === impl Unstaging ===
+
+impl Unstaging<'_> {
+    /// Calls the driver to unstage this path, unless neither mount nor directory is left.
+    async fn unstage(&self, stage: &StagingPath) -> Result<(), Vec<Fault>> {
+        let (storage, global) = (self.volume.storage, &stage.global());
+        let before = table(storage).await?;
+        let mounted = before.mounts_at_or_below(&[global]);
+        if mounted.is_empty() && self.unstaged.is_empty() && self.published.is_empty() {
+            let stage = stage.clone();
+            let may_be_staged = storage.read_blocking(global, move |_| stage.may_be_staged());
+            if !may_be_staged.await? {
+                return Ok(());
             }
-            Ok(false) => {
-                can_stage = false;
-                Ok(())
-            }
-            Err(error) => Err(DriverFailure::Refused(error)),
-        },
-    };
-    if let Err(not_done) = done {
-        not_done
-            .unless_unpublished(storage, VERB, identity, global, approved)
-            .await?;
+        }
+        if let Some(other) = mounted_elsewhere(&before, &storage.root, global, &self.globals) {
+            let why =
+                format!("no pod uses it, but it is also mounted at {other:?}; it is unstaged after that is unmounted");
+            let fault = Fault::new(VERB, global, Cause::Message(why));
+            return Err(vec![fault]);
+        }
+        let mounted_alone = mounted_alone(&before, global, &self.globals);
+        check_no_other_mounts(storage, global, &mounted_alone).await?;
+        let devices: Vec<_> = mounted_alone.iter().filter_map(Mount::disk).collect();
+        let of_devices = storage.read_blocking("file systems", move |storage| file_systems(storage, &devices));
+        let mut file_systems = of_devices.await?;
+        add_missing(&mut file_systems, &self.unstaged);
+        add_missing(&mut file_systems, self.published);
+        self.volume.record(&file_systems).await;
+        self.call_driver(global).await?;
+        check_inactive(
+            storage,
+            global,
+            Some(global.clone()),
+            file_systems,
+            !self.unstaged.is_empty(),
+        )
+        .await?;
+        if !mounted.is_empty() {
+            tracing::info!(path = %global.display(), "Volume is unstaged");
+        }
+        Ok(())
     }
-    if !table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
+
+    /// Calls the driver, if it stages volumes. The mount table counts.
+    async fn call_driver(&self, global: &Path) -> Result<(), Vec<Fault>> {
+        let CsiVolume { storage, identity, .. } = self.volume;
+        let mut can_stage = true;
+        let done = match storage.csi(&identity.driver).await? {
+            Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
+            Ok(driver) => match driver.supports_staging().await {
+                Ok(true) => {
+                    let global = storage.root.as_given(global);
+                    let done = driver.unstage(&identity.handle, &global, &storage.effects).await;
+                    done.map_err(DriverFailure::Refused)
+                }
+                Ok(false) => {
+                    can_stage = false;
+                    Ok(())
+                }
+                Err(error) => Err(DriverFailure::Refused(error)),
+            },
+        };
+        if let Err(failure) = done {
+            self.volume.check_unpublished(VERB, global, failure).await?;
+        }
+        if table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
+            return Ok(());
+        }
         let driver = &identity.driver;
         let why = match can_stage {
             true => format!("driver {driver} reported success, but it is still mounted; the call is retried"),
             false => format!("driver {driver} does not stage volumes, but something is mounted there; unmount it"),
         };
-        return Err(fault_of(VERB, global, &why));
+        Err(fault_of(VERB, global, &why))
     }
-    report.unmounted += mounted.len();
-    let staged_at = Some(global.clone());
-    check_inactive(storage, global, staged_at, file_systems, !unstaged.is_empty()).await?;
-    Ok(report)
+}
+
+fn file_systems(storage: &Storage, devices: &[(u32, u32)]) -> Result<Vec<FileSystem>, Fault> {
+    let file_systems = devices.iter().map(|&device| FileSystem::on(device, &storage.sys_block));
+    file_systems.collect()
 }
 
 /// The number of the block device at this path.
@@ -342,7 +352,7 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
     }
     let staging = global.to_owned();
     let keeps = storage.read_blocking("mount namespaces", move |storage| {
-        let own = storage.all_mounts.text()?;
+        let own = storage.all_mounts.read()?;
         namespaces::find_keeping_process(&storage.proc, &own, &devices, &staging)
     });
     match keeps.await? {
@@ -353,7 +363,7 @@ async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &
                  is unstaged after that process has exited or has unmounted it"
             );
             let fault = Fault::new(VERB, global, Cause::Message(why));
-            Err(vec![fault.waiting_for(holder.waits_for())])
+            Err(vec![fault.held_by([holder.pid])])
         }
     }
 }
@@ -389,7 +399,7 @@ pub(super) async fn check_inactive(
                 "its file system is still mounted in the mount namespace of {holder}; it may be detached from the node after \
                  that process has exited or has unmounted it"
             );
-            return Ok(Err((why, holder.waits_for().to_vec())));
+            return Ok(Err((why, Some(holder.pid))));
         }
         Ok(match active {
             None => Ok(left),
@@ -399,13 +409,13 @@ pub(super) async fn check_inactive(
                      mount that was detached (umount -l); it may be detached from the node after that process has exited",
                     active.display()
                 );
-                Err((why, vec![WaitsFor::Path(active)]))
+                Err((why, None))
             }
         })
     });
-    let left = checked.await?.map_err(|(why, waits_for)| {
+    let left = checked.await?.map_err(|(why, holder)| {
         let fault = Fault::new(VERB, volume, Cause::Message(why));
-        vec![fault.waiting_for(waits_for)]
+        vec![fault.held_by(holder)]
     })?;
     check_unwritten(storage, volume, &left, was_active).await
 }

@@ -9,22 +9,14 @@ use std::{
 use futures::stream::{self, StreamExt as _};
 
 use super::{
-    super::super::{
-        kind::Approved,
-        storage::{Storage, fault_of},
-    },
-    block_paths,
+    super::super::storage::{Approved, Storage, fault_of},
     identity::{Identity, UnidentifiedFile},
     other_mounts::mounted_elsewhere,
-    publication::table,
-    staged,
-    staging_path::{StagingPath, VERB},
+    publication::{CsiVolume, table},
+    staging::{StagingPath, VERB},
     unstage, users,
 };
-use crate::{
-    node::{csi_files::STAGING, dirs::Dir, fault::Fault},
-    teardown::on_disk::DiskReport,
-};
+use crate::node::{csi_files::staging_name, fault::Fault};
 
 /// Prefix of CSI volumes in `volumesInUse`.
 const CSI: &str = "kubernetes.io/csi/";
@@ -37,95 +29,100 @@ const AT_ONCE: usize = 16;
 /// Whether the volume of this name has been unused for long enough, and a retry is due.
 pub type IsDue<'a> = dyn FnMut(&str) -> bool + Send + 'a;
 
-/// Results for unused volumes.
-#[derive(Debug, Default)]
-#[must_use = "failures must be reported"]
-pub struct UnstageResults {
-    /// Results on disk.
-    pub report: DiskReport,
-    /// Failures by unique name of the volume, or by path if the volume is not identified.
-    pub failed: BTreeMap<String, Vec<Fault>>,
-}
-
-// === impl UnstageResults ===
-
-impl UnstageResults {
-    fn record(&mut self, volume: impl Into<String>, done: Result<DiskReport, Vec<Fault>>) {
-        match done {
-            Ok(done) => self.report += done,
-            Err(faults) => self.failed.entry(volume.into()).or_default().extend(faults),
-        }
-    }
-}
+/// Failures by unique name of the volume, or by path if the volume is not identified.
+type Failed = BTreeMap<String, Vec<Fault>>;
 
 /// Unstages volumes that no pod uses, and removes volumes that are not staged from `volumesInUse`: they could not be attached
 /// elsewhere.
 ///
-/// Calls `is_due` with the unique name of each: a volume that became unused just now may still be in progress.
-pub async fn unstage_unused_volumes(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> UnstageResults {
-    let mut results = UnstageResults::default();
-    let root = storage.root.path().display().to_string();
-    let stages = storage.read_blocking(storage.root.path(), |storage| {
-        let any = Dir::open(&storage.root.path().join(STAGING))?;
-        any.map(|_| all(storage)).transpose()
-    });
-    let stages = match stages.await {
-        Ok(Some(stages)) => stages,
-        // No kubelet has mounted a CSI volume on this node.
-        Ok(None) => return results,
-        Err(faults) => {
-            results.record(root, Err(faults));
-            return results;
-        }
+/// Calls `is_due` with the unique name of each: a volume that became unused just now may still be in progress. Returns the failures by
+/// this name, or by path if a volume is not identified.
+pub async fn unstage_unused_volumes(storage: &Arc<Storage>, is_due: &mut IsDue<'_>) -> Failed {
+    let mut failed = Failed::default();
+    let done = unstage_unused(storage, is_due, &mut failed).await;
+    record(&mut failed, storage.root.path().display().to_string(), done);
+    failed
+}
+
+fn record(failed: &mut Failed, volume: String, done: Result<(), Vec<Fault>>) {
+    if let Err(faults) = done {
+        failed.entry(volume).or_default().extend(faults);
+    }
+}
+
+/// Fails only with what concerns all volumes.
+async fn unstage_unused(storage: &Arc<Storage>, is_due: &mut IsDue<'_>, failed: &mut Failed) -> Result<(), Vec<Fault>> {
+    let root = storage.root.path();
+    let Some(stages) = storage.read_blocking(root, StagingPath::all).await? else {
+        return Ok(());
     };
     let mut volumes = BTreeMap::<Identity, Vec<StagingPath>>::new();
     for stage in stages {
         let path = stage.global().display().to_string();
-        match identity(storage, &stage).await {
+        match identify(storage, &stage).await {
             Ok(Some(identity)) => volumes.entry(identity).or_default().push(stage),
-            Ok(None) => results.record(path, remove_unidentified(storage, stage).await),
-            Err(faults) => results.record(path, Err(faults)),
+            Ok(None) => record(failed, path, remove_unidentified(storage, stage).await),
+            Err(faults) => record(failed, path, Err(faults)),
         }
     }
     let mut due = Vec::new();
     for (identity, stages) in volumes {
         let name = identity.unique_name();
         let of = identity.clone();
-        let user = storage.read_blocking(storage.root.path(), move |storage| users::find_user(storage, &of, None));
+        let user = storage.read_blocking(root, move |storage| users::find_user(storage, &of, None));
         match user.await {
-            Ok(None) if is_due(&name) => due.push(unstage_volume(Arc::clone(storage), identity, stages)),
-            Ok(Some(user)) if user.unread.is_some() && is_due(&name) => {
+            Ok(None) if is_due(&name) => due.push(unstage_volume(storage, identity, stages)),
+            Ok(Some(user)) if user.identity.is_err() && is_due(&name) => {
                 let paths = stages.iter().flat_map(|stage| fault_of(VERB, stage.global(), &user));
-                results.record(name, Err(paths.collect()));
+                record(failed, name, Err(paths.collect()));
             }
             Ok(_) => {}
-            Err(faults) => results.record(name, Err(faults)),
+            Err(faults) => record(failed, name, Err(faults)),
         }
     }
     let mut due = stream::iter(due).buffer_unordered(AT_ONCE);
     while let Some((name, done)) = due.next().await {
-        results.record(name, done);
+        record(failed, name, done);
     }
-    match find_in_use_not_staged(storage).await {
-        Ok((volumes, unread)) => {
-            for volume in volumes.into_iter().filter(|volume| is_due(volume)) {
-                let out = match &unread {
-                    None => {
-                        let _lock = storage.locks.lock(&volume).await;
-                        remove_in_use(storage, &volume).await
-                    }
-                    Some(unread) => Err(fault_of(REMOVE_IN_USE, &volume, unread)),
-                };
-                results.record(volume, out.map(|()| DiskReport::default()));
+    let (volumes, unread) = find_in_use_not_staged(storage).await?;
+    for volume in volumes.into_iter().filter(|volume| is_due(volume)) {
+        let out = match &unread {
+            None => remove_in_use(storage, &volume).await,
+            Some(unread) => Err(fault_of(REMOVE_IN_USE, &volume, unread)),
+        };
+        record(failed, volume, out);
+    }
+    Ok(())
+}
+
+/// The volume that is staged here: by the kubelet's file, else by the file of a pod that uses it, or for a raw block volume by its
+/// PersistentVolume.
+async fn identify(storage: &Arc<Storage>, stage: &StagingPath) -> Result<Option<Identity>, Vec<Fault>> {
+    let of = stage.clone();
+    let identity = storage.read_blocking(stage.data(), move |storage| match (of.read_identity()?, &of) {
+        (Ok(identity), _) => Ok(Some(identity)),
+        (Err(_), StagingPath::FileSystem { driver, digest, .. }) => {
+            let mut users = Vec::new();
+            let read = users::read_users(storage, &mut users);
+            let mut used = users.into_iter().filter_map(|user| user.identity.ok());
+            match used.find(|it| it.driver == *driver && staging_name(&it.handle) == *digest) {
+                Some(found) => Ok(Some(found)),
+                None => read.map(|()| None),
             }
         }
-        Err(faults) => results.record(root, Err(faults)),
+        (Err(_), StagingPath::Block { .. }) => Ok(None),
+    });
+    match (identity.await?, stage) {
+        (None, StagingPath::Block { volume, .. }) => {
+            Identity::of_persistent_volume(storage, volume, &stage.data()).await
+        }
+        (identity, _) => Ok(identity),
     }
-    results
 }
 
 /// Removes a volume without files on this node from `volumesInUse`, unless a file system of it may be active.
 async fn remove_in_use(storage: &Arc<Storage>, volume: &str) -> Result<(), Vec<Fault>> {
+    let _lock = storage.locks.lock(volume).await;
     let mut unstaged = storage.journal.maybe_active_file_systems(volume);
     // It has no staging path, so that every staged mount is of another volume.
     unstage::drop_replaced(storage, &[], &mut unstaged).await?;
@@ -138,33 +135,24 @@ async fn remove_in_use(storage: &Arc<Storage>, volume: &str) -> Result<(), Vec<F
 }
 
 async fn unstage_volume(
-    storage: Arc<Storage>,
+    storage: &Arc<Storage>,
     identity: Identity,
     stages: Vec<StagingPath>,
-) -> (String, Result<DiskReport, Vec<Fault>>) {
+) -> (String, Result<(), Vec<Fault>>) {
     let name = identity.unique_name();
     let _lock = storage.locks.lock(&name).await;
-    let done = unstage::unstage_unless_used(&storage, &identity, None, stages, &[], &Approved::default()).await;
+    let volume = CsiVolume {
+        storage,
+        identity: &identity,
+        approved: &Approved::default(),
+    };
+    let done = volume.unstage_unless_used(None, stages, &[]).await;
     (name, done)
-}
-
-/// All paths where a volume may be staged.
-fn all(storage: &Storage) -> Result<Vec<StagingPath>, Fault> {
-    let with_file_systems = staged::all(storage)?.into_iter().map(StagingPath::FileSystem);
-    let devices = block_paths::all(storage)?.into_iter().map(StagingPath::Block);
-    Ok(with_file_systems.chain(devices).collect())
-}
-
-async fn identity(storage: &Arc<Storage>, stage: &StagingPath) -> Result<Option<Identity>, Vec<Fault>> {
-    match stage {
-        StagingPath::FileSystem(staged) => staged.identity(storage).await,
-        StagingPath::Block(paths) => paths.identity(storage).await,
-    }
 }
 
 /// Removes the directory of an unidentified volume. The kubelet leaves one for every volume of a driver that does not stage.
 /// Anything else is reported, and stays.
-async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Result<DiskReport, Vec<Fault>> {
+async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Result<(), Vec<Fault>> {
     let (data, global) = (stage.data(), stage.global());
     let of = stage.clone();
     let check = storage.read_blocking(&data, move |storage| {
@@ -174,20 +162,17 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
     let table = table(storage).await?;
     let is_mounted = !table.mounts_at_or_below(&[&data, &global]).is_empty();
     let unknown = match stage {
-        StagingPath::FileSystem(_) => "no file and no entry of volumesInUse identifies the volume",
-        StagingPath::Block(_) => "neither the kubelet's vol_data.json nor a PersistentVolume identifies the volume",
+        StagingPath::FileSystem { .. } => "no file identifies the volume",
+        StagingPath::Block { .. } => "neither the kubelet's vol_data.json nor a PersistentVolume identifies the volume",
     };
     let elsewhere = mounted_elsewhere(&table, &storage.root, &global, std::slice::from_ref(&global));
     if !is_mounted && !may_be_staged {
         // It has only directories, unless a pod has the device.
-        return match (&stage, user) {
-            (StagingPath::Block(_), Some(_)) => Ok(DiskReport::default()),
-            _ => {
-                storage
-                    .run_blocking("remove", &data, move |storage| stage.remove(storage))
-                    .await
-            }
-        };
+        if matches!(stage, StagingPath::Block { .. }) && user.is_some() {
+            return Ok(());
+        }
+        let remove = move |storage: &Storage| stage.remove(storage);
+        return storage.run_blocking("remove", &data, remove).await;
     }
     let why = match (user, elsewhere) {
         (Some(user), _) => format!("{unknown}, and {user}"),
@@ -220,15 +205,11 @@ fn identities(storage: &Storage) -> Result<(BTreeSet<String>, Option<Unidentifie
         Ok(identity) => drop(names.insert(identity.unique_name())),
         Err(not) => drop(unread.get_or_insert(not)),
     };
-    for stage in all(storage)? {
-        add(match stage {
-            StagingPath::FileSystem(staged) => staged.read_identity()?,
-            StagingPath::Block(paths) => paths.read_identity()?,
-        });
+    for stage in StagingPath::all(storage)?.unwrap_or_default() {
+        add(stage.read_identity()?);
     }
-    users::each(storage, &mut |_, identified| {
-        add(identified);
-        None::<()>
-    })?;
+    let mut users = Vec::new();
+    users::read_users(storage, &mut users)?;
+    users.into_iter().for_each(|user| add(user.identity));
     Ok((names, unread))
 }

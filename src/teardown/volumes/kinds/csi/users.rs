@@ -1,4 +1,4 @@
-//! The pods of this node that use a volume, with a file system or as a raw block device.
+//! The pods of this node that use a volume, with a file system or as a raw block device. All functions block.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -8,9 +8,8 @@ use std::{
 };
 
 use super::{
-    block_paths::{self, BlockVolumePaths},
     identity::{Identity, UnidentifiedFile},
-    staging_path::StagingPath,
+    staging::{self, StagingPath},
 };
 use crate::{
     node::{
@@ -39,12 +38,12 @@ pub enum Shape {
     Block,
 }
 
-/// A pod that uses a volume, or may use it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A pod that uses a volume.
+#[derive(Debug)]
 pub struct User {
     pub of: Use,
-    /// The file that does not show whether it is this volume.
-    pub unread: Option<UnidentifiedFile>,
+    /// The volume, or the file that does not show which one it is.
+    pub identity: Result<Identity, UnidentifiedFile>,
 }
 
 // === impl Use ===
@@ -61,12 +60,19 @@ impl Use {
 
 // === impl User ===
 
+impl User {
+    /// Whether it uses this volume, or may use it.
+    fn may_use(&self, identity: &Identity) -> bool {
+        self.identity.as_ref().map_or(true, |own| own == identity)
+    }
+}
+
 impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pod = &self.of.pod;
-        match &self.unread {
-            None => write!(f, "pod {pod} uses it"),
-            Some(unread) => write!(
+        match &self.identity {
+            Ok(_) => write!(f, "pod {pod} uses it"),
+            Err(unread) => write!(
                 f,
                 "pod {pod} may use it: {unread}, so that it counts as a use of every volume until that pod has terminated; if \
                  nothing is mounted beside that file, remove its directory, otherwise delete that pod"
@@ -75,14 +81,12 @@ impl fmt::Display for User {
     }
 }
 
-/// A pod that uses the volume, or that may use it. Blocks.
+/// A pod that uses the volume, or that may use it.
 pub fn find_user(storage: &Storage, identity: &Identity, except: Option<&Use>) -> Result<Option<User>, Fault> {
-    let is_user =
-        |user: &Use, identified: Option<&Identity>| except != Some(user) && identified.is_none_or(|it| it == identity);
-    find(storage, is_user)
+    find(storage, |user| Some(&user.of) != except && user.may_use(identity))
 }
 
-/// Whether a pod of this node uses the volume, or may use it. Blocks.
+/// Whether a pod of this node uses the volume, or may use it.
 pub fn is_csi_volume_used(storage: &Storage, driver: &str, handle: &str) -> Result<bool, Fault> {
     let identity = Identity {
         driver: driver.to_owned(),
@@ -91,33 +95,32 @@ pub fn is_csi_volume_used(storage: &Storage, driver: &str, handle: &str) -> Resu
     Ok(find_user(storage, &identity, None)?.is_some())
 }
 
-/// A pod that uses the unidentified volume at this path, or that may use it. File systems are mounted for pods elsewhere. Blocks.
+/// UIDs of the pods with a CSI volume of a driver for which `is_user` holds; `None` is a volume that nothing identifies.
+pub fn csi_users(storage: &Storage, is_user: impl Fn(Option<&String>) -> bool) -> Result<BTreeSet<String>, Fault> {
+    let mut users = Vec::new();
+    read_users(storage, &mut users)?;
+    users.retain(|user| is_user(user.identity.as_ref().ok().map(|it| &it.driver)));
+    Ok(users.into_iter().map(|user| user.of.pod).collect())
+}
+
+/// A pod that uses the unidentified volume at this path, or that may use it. File systems are mounted for pods elsewhere.
 pub fn find_user_of_unidentified(storage: &Storage, stage: &StagingPath) -> Result<Option<User>, Fault> {
-    find(storage, |user, identified| match stage {
-        StagingPath::Block(paths) if user.shape == Shape::Block && user.volume == paths.volume => true,
-        StagingPath::Block(_) | StagingPath::FileSystem(_) => identified.is_none(),
+    find(storage, |user| match stage {
+        StagingPath::Block { volume, .. } if user.of.shape == Shape::Block && user.of.volume == *volume => true,
+        StagingPath::Block { .. } | StagingPath::FileSystem { .. } => user.identity.is_err(),
     })
 }
 
 /// The first certain user, else the first possible one.
-fn find(storage: &Storage, is: impl Fn(&Use, Option<&Identity>) -> bool) -> Result<Option<User>, Fault> {
-    let mut possible = None;
-    let certain = each(storage, &mut |of, identified| {
-        if !is(&of, identified.as_ref().ok()) {
-            return None;
-        }
-        match identified {
-            Ok(_) => Some(User { of, unread: None }),
-            Err(unread) => {
-                possible.get_or_insert(User {
-                    of,
-                    unread: Some(unread),
-                });
-                None
-            }
-        }
-    });
-    Ok(certain.map_err(unreadable_pod_dir)?.or(possible))
+fn find(storage: &Storage, is_user: impl Fn(&User) -> bool) -> Result<Option<User>, Fault> {
+    let mut users = Vec::new();
+    let read = read_users(storage, &mut users);
+    users.retain(is_user);
+    if let Some(certain) = users.iter().position(|user| user.identity.is_ok()) {
+        return Ok(Some(users.swap_remove(certain)));
+    }
+    read.map_err(unreadable_pod_dir)?;
+    Ok(users.into_iter().next())
 }
 
 /// The fault may be of another pod's directory than the one that is torn down.
@@ -130,11 +133,8 @@ fn unreadable_pod_dir(fault: Fault) -> Fault {
     Fault::new(fault.verb, fault.path, Cause::Message(why))
 }
 
-/// The first result of `check` over all uses of volumes and their identities. Blocks.
-pub fn each<T>(
-    storage: &Storage,
-    check: &mut impl FnMut(Use, Result<Identity, UnidentifiedFile>) -> Option<T>,
-) -> Result<Option<T>, Fault> {
+/// Adds all uses of volumes by pods of this node, up to the first that cannot be read.
+pub fn read_users(storage: &Storage, users: &mut Vec<User>) -> Result<(), Fault> {
     let mut devices: BTreeMap<OsString, BTreeSet<String>> = BTreeMap::new();
     let mut seen = BTreeSet::new();
     for pod in other_pods(&storage.root, "")? {
@@ -152,50 +152,43 @@ pub fn each<T>(
             let Some(dir) = volumes.open_below(&volume)? else {
                 continue;
             };
-            let identified = Identity::read(&csi_files::read(&dir)?, dir.path());
+            let identity = Identity::read(csi_files::read(&dir)?, dir.path());
             seen.insert((pod.name(), volume.clone()));
-            let user = Use {
-                pod: pod.name(),
-                shape: Shape::FileSystem,
-                volume,
-            };
-            if let Some(found) = check(user, identified) {
-                return Ok(Some(found));
-            }
+            let (pod, shape) = (pod.name(), Shape::FileSystem);
+            let of = Use { pod, shape, volume };
+            users.push(User { of, identity });
         }
     }
     // A mount over the directory hides a volume, but does not remove it.
     let table = storage.all_mounts.read()?;
     for (pod, volume, dir) in table.all().filter_map(|it| published(storage, &it.path)) {
-        if !seen.insert((pod.clone(), volume.clone())) {
-            continue;
-        }
-        let unread = UnidentifiedFile::new(&dir, "a mount hides its directory");
-        let shape = Shape::FileSystem;
-        if let Some(found) = check(Use { pod, shape, volume }, Err(unread)) {
-            return Ok(Some(found));
+        if seen.insert((pod.clone(), volume.clone())) {
+            let identity = Err(UnidentifiedFile::new(&dir, "a mount hides its directory"));
+            let shape = Shape::FileSystem;
+            let of = Use { pod, shape, volume };
+            users.push(User { of, identity });
         }
     }
-    for paths in block_paths::all(storage)? {
-        devices
-            .entry(paths.volume.clone())
-            .or_default()
-            .extend(paths.users(storage)?);
+    // Raw block volumes may be mapped or published for pods without a link to them.
+    for stage in StagingPath::all_block(storage)? {
+        if let StagingPath::Block { volume, .. } = stage {
+            let mut pods = staging::mapped(storage, &volume).users(storage)?;
+            pods.extend(staging::published(storage, &volume).users(storage)?);
+            devices.entry(volume).or_default().extend(pods);
+        }
     }
     for (volume, pods) in devices {
-        let identified = BlockVolumePaths::for_volume(storage, &volume).read_identity()?;
-        for pod in pods {
-            let user = Use {
+        let identity = StagingPath::block(storage, &volume).read_identity()?;
+        users.extend(pods.into_iter().map(|pod| User {
+            of: Use {
                 pod,
                 shape: Shape::Block,
                 volume: volume.clone(),
-            };
-            if let Some(found) = check(user, identified.clone()) {
-                return Ok(Some(found));
-            }
-        }
+            },
+            identity: identity.clone(),
+        }));
     }
-    Ok(None)
+    Ok(())
 }
 
 /// Pod, volume and the volume's directory of a file system that is mounted for a pod.

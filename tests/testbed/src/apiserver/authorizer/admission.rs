@@ -25,9 +25,6 @@ const OWN_LABELS: [&str; 8] = [
 ];
 
 /// Whether `user` may store this new object.
-///
-/// # Errors
-/// A node may not.
 pub fn create(store: &Store, user: &User, kind: &'static Kind, new: &Value) -> Result<(), ApiError> {
     let User::Node(node) = user else { return Ok(()) };
     let refuse = |why: String| Err(ApiError::forbidden(kind, object::name(new), &why));
@@ -46,9 +43,6 @@ pub fn create(store: &Store, user: &User, kind: &'static Kind, new: &Value) -> R
 }
 
 /// Whether `user` may change `old` into `new`.
-///
-/// # Errors
-/// A node may not.
 pub fn update(user: &User, kind: &'static Kind, part: Part, old: &Value, new: &Value) -> Result<(), ApiError> {
     let User::Node(node) = user else { return Ok(()) };
     let name = object::name(old);
@@ -80,9 +74,6 @@ pub fn update(user: &User, kind: &'static Kind, part: Part, old: &Value, new: &V
 }
 
 /// Whether `user` may delete this object.
-///
-/// # Errors
-/// A node may not.
 pub fn delete(user: &User, kind: &'static Kind, old: &Value) -> Result<(), ApiError> {
     let User::Node(node) = user else { return Ok(()) };
     if kind.kind == "Pod" && object::node_name(old) != node {

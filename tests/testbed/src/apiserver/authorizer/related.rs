@@ -8,7 +8,6 @@ use crate::apiserver::route::Target;
 use crate::apiserver::store::Store;
 
 /// Whether a pod bound to `node` uses this PersistentVolume or ResourceClaim.
-#[must_use]
 pub fn is_used(store: &Store, node: &str, target: &Target) -> bool {
     let Some(pods) = kinds::find("", "v1", "pods") else {
         return false;

@@ -28,17 +28,11 @@ pub struct DeleteOptions {
     pub version: Option<String>,
     /// The old way to name a policy.
     pub orphan_dependents: Option<bool>,
-    /// The policy.
     pub policy: Option<Policy>,
 }
 
-// === impl DeleteOptions ===
-
 impl DeleteOptions {
     /// Reads the options of a request; without a body there are none.
-    ///
-    /// # Errors
-    /// Options that cannot be read, are of another kind, or contradict each other.
     pub fn parse(body: &[u8]) -> Result<Self, ApiError> {
         if body.is_empty() {
             return Ok(Self::default());
@@ -72,9 +66,6 @@ impl DeleteOptions {
     }
 
     /// Checks the preconditions against the stored object.
-    ///
-    /// # Errors
-    /// One of them does not hold.
     pub fn check(&self, kind: &'static Kind, stored: &Value) -> Result<(), ApiError> {
         let name = object::name(stored);
         if let Some(uid) = self.uid.as_deref().filter(|uid| *uid != object::uid(stored)) {

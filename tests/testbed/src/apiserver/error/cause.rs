@@ -28,11 +28,8 @@ pub struct Cause {
     pub(super) field: String,
 }
 
-// === impl Cause ===
-
 impl Cause {
     /// A value that the field may not have.
-    #[must_use]
     pub fn invalid(field: &str, value: &Value, why: &str) -> Self {
         Cause {
             reason: "FieldValueInvalid",
@@ -42,7 +39,6 @@ impl Cause {
     }
 
     /// A change that the field does not take.
-    #[must_use]
     pub fn forbidden(field: &str, why: &str) -> Self {
         Cause {
             reason: "FieldValueForbidden",
@@ -51,8 +47,6 @@ impl Cause {
         }
     }
 
-    /// A field that has to be there.
-    #[must_use]
     pub fn required(field: &str, why: &str) -> Self {
         let message = if why.is_empty() {
             "Required value".to_owned()

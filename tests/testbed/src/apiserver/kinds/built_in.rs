@@ -6,19 +6,20 @@ use super::{Dependents, Kind};
 pub static KINDS: &[Kind] = &[
     Kind {
         graceful: true,
-        generation: true,
-        answers_object: true,
         fields: Some(&["spec.nodeName"]),
         hollow: r#","spec":{"containers":null},"status":{}"#,
-        ..Kind::core("pods", "Pod").with_status()
+        ..Kind::core("pods", "Pod")
+            .with_status()
+            .with_generation()
+            .answering_object()
     },
+    Kind::core("nodes", "Node").with_status().cluster(),
     Kind {
-        ..Kind::core("nodes", "Node").with_status().cluster()
-    },
-    Kind {
-        answers_object: true,
         hollow: r#","spec":{},"status":{}"#,
-        ..Kind::core("namespaces", "Namespace").with_status().cluster()
+        ..Kind::core("namespaces", "Namespace")
+            .with_status()
+            .cluster()
+            .answering_object()
     },
     Kind {
         create_on_update: true,
@@ -33,34 +34,22 @@ pub static KINDS: &[Kind] = &[
         ]),
         ..Kind::core("events", "Event")
     },
+    Kind::core("configmaps", "ConfigMap"),
+    Kind::core("secrets", "Secret"),
+    Kind::core("services", "Service").with_status().answering_object(),
+    Kind::core("serviceaccounts", "ServiceAccount").answering_object(),
+    Kind::core("persistentvolumes", "PersistentVolume")
+        .with_status()
+        .cluster()
+        .answering_object(),
+    Kind::core("persistentvolumeclaims", "PersistentVolumeClaim")
+        .with_status()
+        .answering_object(),
     Kind {
-        ..Kind::core("configmaps", "ConfigMap")
-    },
-    Kind {
-        ..Kind::core("secrets", "Secret")
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::core("services", "Service").with_status()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::core("serviceaccounts", "ServiceAccount")
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::core("persistentvolumes", "PersistentVolume")
-            .with_status()
-            .cluster()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::core("persistentvolumeclaims", "PersistentVolumeClaim").with_status()
-    },
-    Kind {
-        generation: true,
         dependents: Dependents::Orphan,
-        ..Kind::core("replicationcontrollers", "ReplicationController").with_status()
+        ..Kind::core("replicationcontrollers", "ReplicationController")
+            .with_status()
+            .with_generation()
     },
     Kind {
         versioned_update: true,
@@ -73,67 +62,53 @@ pub static KINDS: &[Kind] = &[
         dependents: Dependents::Unsupported,
         ..Kind::of("events.k8s.io", "v1", "events", "Event")
     },
+    Kind::of("apps", "v1", "daemonsets", "DaemonSet")
+        .with_status()
+        .with_generation(),
+    Kind::of("apps", "v1", "deployments", "Deployment")
+        .with_status()
+        .with_generation(),
+    Kind::of("apps", "v1", "replicasets", "ReplicaSet")
+        .with_status()
+        .with_generation(),
+    Kind::of("apps", "v1", "statefulsets", "StatefulSet")
+        .with_status()
+        .with_generation(),
     Kind {
-        generation: true,
-        ..Kind::of("apps", "v1", "daemonsets", "DaemonSet").with_status()
-    },
-    Kind {
-        generation: true,
-        ..Kind::of("apps", "v1", "deployments", "Deployment").with_status()
-    },
-    Kind {
-        generation: true,
-        ..Kind::of("apps", "v1", "replicasets", "ReplicaSet").with_status()
-    },
-    Kind {
-        generation: true,
-        ..Kind::of("apps", "v1", "statefulsets", "StatefulSet").with_status()
-    },
-    Kind {
-        generation: true,
         dependents: Dependents::Orphan,
-        ..Kind::of("batch", "v1", "jobs", "Job").with_status()
+        ..Kind::of("batch", "v1", "jobs", "Job").with_status().with_generation()
     },
-    Kind {
-        generation: true,
-        ..Kind::of("batch", "v1", "cronjobs", "CronJob").with_status()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::of("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment")
-            .with_status()
-            .cluster()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::of("storage.k8s.io", "v1", "csinodes", "CSINode").cluster()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::of("storage.k8s.io", "v1", "csidrivers", "CSIDriver").cluster()
-    },
-    Kind {
-        answers_object: true,
-        ..Kind::of("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim").with_status()
-    },
-    Kind {
-        generation: true,
-        ..Kind::of(
-            "apiextensions.k8s.io",
-            "v1",
-            "customresourcedefinitions",
-            "CustomResourceDefinition",
-        )
+    Kind::of("batch", "v1", "cronjobs", "CronJob")
+        .with_status()
+        .with_generation(),
+    Kind::of("storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment")
         .with_status()
         .cluster()
-    },
+        .answering_object(),
+    Kind::of("storage.k8s.io", "v1", "csinodes", "CSINode")
+        .cluster()
+        .answering_object(),
+    Kind::of("storage.k8s.io", "v1", "csidrivers", "CSIDriver")
+        .cluster()
+        .answering_object(),
+    Kind::of("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
+        .with_status()
+        .answering_object(),
+    Kind::of(
+        "apiextensions.k8s.io",
+        "v1",
+        "customresourcedefinitions",
+        "CustomResourceDefinition",
+    )
+    .with_status()
+    .with_generation()
+    .cluster(),
     Kind::of("apiregistration.k8s.io", "v1", "apiservices", "APIService")
         .with_status()
         .cluster(),
 ];
 
 /// A built-in kind.
-#[must_use]
 pub fn find(group: &str, version: &str, resource: &str) -> Option<&'static Kind> {
     KINDS
         .iter()

@@ -12,7 +12,6 @@ use crate::apiserver::object::text;
 static KNOWN: Mutex<Vec<&'static Kind>> = Mutex::new(Vec::new());
 
 /// The kinds that a definition makes, one for each of its versions, and whether that version is served.
-#[must_use]
 pub fn made_by(definition: &Value) -> Vec<(&'static Kind, bool)> {
     let versions = definition.pointer("/spec/versions").and_then(Value::as_array);
     versions
@@ -42,8 +41,6 @@ struct Wanted<'a> {
     namespaced: bool,
     status: bool,
 }
-
-// === impl Wanted ===
 
 impl<'a> Wanted<'a> {
     fn of(kind: &'a Kind) -> Self {
@@ -79,24 +76,5 @@ impl<'a> Wanted<'a> {
         let kind = Box::leak(Box::new(kind));
         known.push(kind);
         kind
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn a_definition_that_comes_back_finds_the_kinds_that_it_had() {
-        let version = |name: &str, served: bool| json!({ "name": name, "served": served });
-        let definition = json!({ "spec": {
-            "group": "custom.test", "scope": "Cluster", "names": { "plural": "foos", "kind": "Foo" },
-            "versions": [version("v1", true), version("v2", false), version("v3", true)],
-        } });
-        let (first, second) = (made_by(&definition), made_by(&definition));
-        let versions: Vec<(&str, bool)> = first.iter().map(|(kind, served)| (kind.version, *served)).collect();
-        assert_eq!(versions, [("v1", true), ("v2", false), ("v3", true)]);
-        assert!(first.iter().zip(&second).all(|(a, b)| std::ptr::eq(a.0, b.0)));
     }
 }

@@ -17,8 +17,6 @@ pub struct Served {
     undiscoverable: BTreeSet<(String, String)>,
 }
 
-// === impl Served ===
-
 impl Served {
     /// Every kind that is served, in the order in which discovery names them.
     pub fn all(&self) -> impl Iterator<Item = &'static Kind> + '_ {
@@ -26,27 +24,23 @@ impl Served {
     }
 
     /// The kind behind a path, if it is served.
-    #[must_use]
     pub fn find(&self, group: &str, version: &str, resource: &str) -> Option<&'static Kind> {
         self.all()
             .find(|kind| kind.resource == resource && kind.group == group && kind.version == version)
     }
 
     /// The kind named in the object, if it is served.
-    #[must_use]
     pub fn of_object(&self, api_version: &str, kind: &str) -> Option<&'static Kind> {
         self.all()
             .find(|row| row.kind == kind && row.api_version() == api_version)
     }
 
     /// Whether some kind is served under this group and version.
-    #[must_use]
     pub fn has(&self, group: &str, version: &str) -> bool {
         self.all().any(|kind| kind.group == group && kind.version == version)
     }
 
     /// The groups but the core one, each with its versions, the preferred one first.
-    #[must_use]
     pub fn groups(&self) -> Vec<(&str, Vec<&str>)> {
         let known = self.all().map(|kind| (kind.group, kind.version));
         let unavailable = self
@@ -86,12 +80,10 @@ impl Served {
     }
 
     /// Whether this group version is answered by a server that cannot be reached.
-    #[must_use]
     pub fn is_away(&self, group: &str, version: &str) -> bool {
         self.unavailable.iter().any(|(g, v)| g == group && v == version)
     }
 
-    /// Sets whether the server of a group version is unavailable.
     pub fn set_unavailable(&mut self, group: &str, version: &str, unavailable: bool) {
         let place = (group.to_owned(), version.to_owned());
         if unavailable {
@@ -102,7 +94,6 @@ impl Served {
     }
 
     /// Whether discovery lists the kinds of this group version.
-    #[must_use]
     pub fn is_discoverable(&self, group: &str, version: &str) -> bool {
         !self.undiscoverable.iter().any(|(g, v)| g == group && v == version)
     }
@@ -133,28 +124,4 @@ fn maturity(version: &str) -> (u8, u64, u64) {
         Some((rank, number(major)?, number(minor)?))
     };
     ranked().unwrap_or_default()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_rank_as_kubernetes_ranks_them() {
-        let mut versions = ["v1alpha1", "v2beta1", "v10", "other", "v1beta2", "v2", "v1beta1"];
-        versions.sort_by_key(|version| Reverse(maturity(version)));
-        assert_eq!(
-            versions,
-            ["v10", "v2", "v2beta1", "v1beta2", "v1beta1", "v1alpha1", "other"]
-        );
-    }
-
-    #[test]
-    fn a_group_whose_server_is_away_is_still_named() {
-        let mut served = Served::default();
-        served.set_unavailable("unavailable.test", "v1", true);
-        assert!(served.groups().contains(&("unavailable.test", vec!["v1"])));
-        served.set_unavailable("unavailable.test", "v1", false);
-        assert!(!served.groups().iter().any(|(group, _)| *group == "unavailable.test"));
-    }
 }

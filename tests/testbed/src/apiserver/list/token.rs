@@ -29,11 +29,8 @@ struct Wire {
     seen: usize,
 }
 
-// === impl Token ===
-
 impl Token {
     /// Continues after `key`, the last of `seen` objects.
-    #[must_use]
     pub fn after(version: u64, key: &str, seen: usize) -> Self {
         Token {
             version: Some(version),
@@ -43,7 +40,6 @@ impl Token {
     }
 
     /// Continues at the same position with the current objects.
-    #[must_use]
     pub fn inconsistent(&self) -> Self {
         Token {
             version: None,
@@ -52,13 +48,11 @@ impl Token {
     }
 
     /// The first key that may follow among those that begin with `prefix`.
-    #[must_use]
     pub fn start_below(&self, prefix: &str) -> String {
         format!("{prefix}{}", self.start.trim_start_matches('/'))
     }
 
     /// As it travels.
-    #[must_use]
     pub fn encode(&self) -> String {
         let rv = self
             .version
@@ -74,9 +68,6 @@ impl Token {
     }
 
     /// Parses a token from a client.
-    ///
-    /// # Errors
-    /// It is not ours.
     pub fn decode(text: &str) -> Result<Self, ApiError> {
         let refuse = |why: &str| ApiError::bad_request(format!("invalid continue token: {why}"));
         let bytes = URL_SAFE_NO_PAD

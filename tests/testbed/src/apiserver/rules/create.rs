@@ -10,9 +10,6 @@ use crate::apiserver::kinds::Kind;
 use crate::apiserver::object;
 
 /// The object to store, from a client's object for `namespace`.
-///
-/// # Errors
-/// Errors of a new object.
 pub fn prepare(kind: &'static Kind, namespace: &str, mut new: Value, now: Timestamp) -> Result<Value, ApiError> {
     if !object::version(&new).is_empty() {
         return Err(ApiError::internal(
@@ -33,7 +30,6 @@ pub fn prepare(kind: &'static Kind, namespace: &str, mut new: Value, now: Timest
 }
 
 /// The object as given, with only the fields that every stored object has.
-#[must_use]
 pub fn raw(kind: &'static Kind, mut new: Value, now: Timestamp) -> Value {
     let given = object::metadata_mut(&mut new).clone();
     birth(kind, &mut new, now);
@@ -42,7 +38,6 @@ pub fn raw(kind: &'static Kind, mut new: Value, now: Timestamp) -> Value {
 }
 
 /// A body that does not fit the kind.
-#[must_use]
 pub fn undecodable(kind: &'static Kind, why: &str) -> ApiError {
     ApiError::bad_request(format!(
         "{0} in version \"{1}\" cannot be handled as a {0}: {why}",
@@ -148,32 +143,4 @@ fn is_subdomain(name: &str) -> bool {
     let label =
         |label: &str| label.starts_with(plain) && label.ends_with(plain) && label.chars().all(|c| plain(c) || c == '-');
     name.len() <= 253 && name.split('.').all(label)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apiserver::kinds;
-
-    fn pods() -> &'static Kind {
-        kinds::find("", "v1", "pods").unwrap()
-    }
-
-    fn pod(name: &str) -> Value {
-        json!({ "metadata": { "name": name }, "spec": { "containers": [{ "name": "c", "image": "i" }] } })
-    }
-
-    #[test]
-    fn hostile_names_pass_only_when_inserted_raw() {
-        for name in ["..", "../x", "A", "", "a/b"] {
-            assert_eq!(
-                prepare(pods(), "ns", pod(name), Timestamp::UNIX_EPOCH)
-                    .unwrap_err()
-                    .code,
-                422,
-                "{name}"
-            );
-        }
-        assert_eq!(object::name(&raw(pods(), pod(".."), Timestamp::UNIX_EPOCH)), "..");
-    }
 }

@@ -6,7 +6,6 @@ use crate::apiserver::error::Cause;
 use crate::apiserver::object::{self, text};
 
 /// Errors of a definition.
-#[must_use]
 pub fn complaints(definition: &Value) -> Vec<Cause> {
     let mut causes = Vec::new();
     let right = format!(

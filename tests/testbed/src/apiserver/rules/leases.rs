@@ -11,7 +11,6 @@ const LEAST: [(&str, i64, &str); 2] = [
 ];
 
 /// Errors of a Lease.
-#[must_use]
 pub fn complaints(lease: &Value) -> Vec<Cause> {
     let wrong = LEAST.iter().filter_map(|&(field, least, why)| {
         let value = &lease["spec"][field];

@@ -40,9 +40,6 @@ const USER_MAPS: &[&str] = &[
 const KEPT_LISTS: &[&str] = &["containers"];
 
 /// Brings `value` into the form in which it is stored. Of a custom object only the metadata is typed.
-///
-/// # Errors
-/// A time that cannot be read.
 pub fn normalize(kind: &'static Kind, value: &mut Value) -> Result<(), String> {
     if kind.custom {
         walk(&mut value["metadata"])?;
@@ -107,32 +104,5 @@ fn check_micro(text: &str) -> Result<(), String> {
         Err(format!(
             "parsing time {text:?} as \"2006-01-02T15:04:05.000000Z07:00\": cannot parse it"
         ))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apiserver::kinds;
-    use serde_json::json;
-
-    fn pods() -> &'static Kind {
-        kinds::find("", "v1", "pods").unwrap()
-    }
-
-    #[test]
-    fn times_lose_their_fractions_and_nothing_empty_is_stored() {
-        let mut object = json!({
-            "metadata": { "name": "a", "labels": {}, "annotations": { "startedAt": "x" }, "finalizers": [] },
-            "spec": { "containers": [], "volumes": [{ "emptyDir": {}, "secret": null }] },
-            "status": { "startTime": "2026-01-02T03:04:05.678Z" },
-        });
-        normalize(pods(), &mut object).unwrap();
-        let expected = json!({
-            "metadata": { "name": "a", "annotations": { "startedAt": "x" } },
-            "spec": { "containers": [], "volumes": [{ "emptyDir": {} }] },
-            "status": { "startTime": "2026-01-02T03:04:05Z" },
-        });
-        assert_eq!(object, expected);
     }
 }

@@ -19,7 +19,6 @@ pub fn drop_duplicates(object: &mut Value) {
 }
 
 /// Errors of the owner references and finalizers of `object`.
-#[must_use]
 pub fn complaints(object: &Value) -> Vec<Cause> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
     let owners = owners.map(Vec::as_slice).unwrap_or_default();

@@ -50,7 +50,6 @@ fn container_defaults(container: &mut Value) {
 }
 
 /// Errors of a new pod.
-#[must_use]
 pub fn complaints(pod: &Value) -> Vec<Cause> {
     let main = pod["spec"]["containers"]
         .as_array()
@@ -72,7 +71,6 @@ pub fn complaints(pod: &Value) -> Vec<Cause> {
 }
 
 /// What is wrong with a change of a pod's spec: few fields may change.
-#[must_use]
 pub fn spec_complaints(old: &Value, new: &Value) -> Option<Cause> {
     let fixed = |pod: &Value| {
         let mut spec = pod["spec"].clone();
@@ -97,7 +95,6 @@ pub fn spec_complaints(old: &Value, new: &Value) -> Option<Cause> {
 }
 
 /// What is wrong with a change of a pod's status: without restarts, what has ended stays ended.
-#[must_use]
 pub fn status_complaints(old: &Value, new: &Value) -> Vec<Cause> {
     let policy = object::text(old, "/spec/restartPolicy");
     let mut causes = Vec::new();

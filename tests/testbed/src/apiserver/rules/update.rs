@@ -19,23 +19,17 @@ pub const CLAIM_STATUSES: [&str; 3] = [
 pub enum Part {
     /// All but the status, if that is a resource of its own.
     Main,
-    /// The status.
     Status,
 }
 
 /// How the wish came, which decides how some mistakes are answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
-    /// A whole object, by PUT.
     Put,
-    /// A patch.
     Patch,
 }
 
 /// The object as it will be stored, from the stored one and what a client wants of it.
-///
-/// # Errors
-/// What the server refuses to change.
 pub fn prepare(kind: &'static Kind, old: &Value, mut new: Value, part: Part, by: By) -> Result<Value, ApiError> {
     let name = object::name(old);
     object::drop_type(&mut new);
@@ -235,7 +229,6 @@ fn complaints(kind: &'static Kind, old: &Value, new: &Value, part: Part) -> Vec<
 }
 
 /// Whether this write lets an object go that only waited for its finalizers.
-#[must_use]
 pub fn releases(old: &Value, new: &Value) -> bool {
     object::deletion_time(old).is_some()
         && object::deletion_grace(old).unwrap_or_default() == 0

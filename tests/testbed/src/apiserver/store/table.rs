@@ -31,8 +31,6 @@ pub struct Compacted {
     pub floor: u64,
 }
 
-// === impl Table ===
-
 impl Table {
     pub(super) fn new(floor: u64) -> Self {
         Table {
@@ -46,7 +44,6 @@ impl Table {
     }
 
     /// Wakes the watches of this table at each change.
-    #[must_use]
     pub fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
@@ -62,9 +59,6 @@ impl Table {
     }
 
     /// As [`Table::range`], but as it was at `version`, which is not in the future.
-    ///
-    /// # Errors
-    /// The history needed for that is gone.
     pub fn range_at<'a>(
         &'a self,
         prefix: &str,
@@ -103,7 +97,6 @@ impl Table {
     }
 
     /// How many objects there were at `version`, as far as is still known.
-    #[must_use]
     pub fn len_at(&self, version: u64) -> usize {
         self.after(version)
             .fold(self.objects.len(), |len, event| match event.change {
@@ -121,9 +114,6 @@ impl Table {
     }
 
     /// Whether everything after `version` is still known.
-    ///
-    /// # Errors
-    /// It is not.
     pub fn check(&self, version: u64) -> Result<(), Compacted> {
         if version < self.floor {
             Err(Compacted { floor: self.floor })
@@ -133,19 +123,16 @@ impl Table {
     }
 
     /// Number of resets.
-    #[must_use]
     pub fn life(&self) -> u64 {
         self.life
     }
 
     /// Whether nothing is in it.
-    #[must_use]
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty()
     }
 
     /// The place in the history after the last event.
-    #[must_use]
     pub fn end(&self) -> u64 {
         self.dropped + self.events.len() as u64
     }
@@ -157,7 +144,6 @@ impl Table {
     }
 
     /// The place in the history of the first event after `version`.
-    #[must_use]
     pub fn place_after(&self, version: u64) -> u64 {
         self.dropped + self.events.partition_point(|event| event.version <= version) as u64
     }

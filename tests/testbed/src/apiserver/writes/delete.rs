@@ -24,9 +24,6 @@ enum Deleted {
 }
 
 /// Deletes one object, or begins to.
-///
-/// # Errors
-/// It is not there, is another one, or is not this user's to delete.
 pub fn delete(
     store: &mut Store,
     writer: &Writer,

@@ -24,8 +24,6 @@ pub struct Settings {
     collecting_workers: Option<u16>,
 }
 
-// === impl Settings ===
-
 impl Settings {
     /// Every controller except the garbage collector and those of nodes. Controllers that need a cloud, or missing keys,
     /// disable themselves.

@@ -34,8 +34,6 @@ pub(super) struct Event {
 /// The fanotify descriptor.
 pub(super) struct Events(OwnedFd);
 
-// === impl Events ===
-
 impl Events {
     /// Of the caller's mount namespace.
     pub fn of_this_namespace() -> Result<Self> {

@@ -1,0 +1,357 @@
+//! preStop hooks. They run within the grace period, never again once finished, and never prevent the stop. `httpGet` is as the
+//! kubelet's: certificates are not verified, and any response is success.
+
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use std::{error::Error, io, sync::OnceLock, time::Duration};
+
+use http::{HeaderMap, HeaderName, HeaderValue, header};
+use thiserror::Error;
+use tokio::time::Instant;
+
+use crate::{
+    model::{
+        blocked::Blocked,
+        foreign::ForeignText,
+        pod::{ContainerView, Hook, HttpGet},
+    },
+    node::{effects::Effects, grpc::GrpcError},
+    teardown::context::LocalNode,
+};
+
+/// Maximum number of redirects, all to the same host name.
+const MAX_REDIRECTS: usize = 10;
+/// User agent of kubelet 1.37.
+const USER_AGENT: &str = "kube-lifecycle/1.37";
+
+/// Created for the first hook: most nodes never need it.
+fn client() -> Result<&'static reqwest::Client, reqwest::Error> {
+    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
+    if let Some(client) = CLIENT.get() {
+        return Ok(client);
+    }
+    let redirects = reqwest::redirect::Policy::custom(|attempt| {
+        let same_host = attempt
+            .previous()
+            .last()
+            .is_some_and(|last| last.host() == attempt.url().host());
+        if same_host && attempt.previous().len() <= MAX_REDIRECTS {
+            attempt.follow()
+        } else {
+            attempt.stop()
+        }
+    });
+    // It fails if the process has a provider, which is as good.
+    rustls::crypto::ring::default_provider().install_default().ok();
+    let client = reqwest::Client::builder()
+        .tls_danger_accept_invalid_certs(true)
+        .no_proxy()
+        .pool_max_idle_per_host(0)
+        .redirect(redirects)
+        .build()?;
+    Ok(CLIENT.get_or_init(|| client))
+}
+
+/// Why a hook failed. Its output may contain secrets, and is not part of events.
+#[derive(Debug, Error)]
+pub enum HookError {
+    /// The command exited with another code than 0.
+    #[error("exec exited with code {0}")]
+    ExitCode(i32),
+    /// The runtime could not run it.
+    #[error(transparent)]
+    Runtime(#[from] GrpcError),
+    /// The pod has no address, and the handler has no host.
+    #[error("httpGet: the pod has no IP and the handler names no host")]
+    NoAddress,
+    /// The port is neither the name of a container port nor a valid number.
+    #[error("httpGet: port {0} is neither the name of a port of the container nor a number from 1 to 65535")]
+    BadPort(String),
+    /// Host, port and path are not a valid URL.
+    #[error("httpGet: {0:?} is no URL")]
+    BadUrl(String),
+    /// There was no response.
+    #[error("httpGet: {0}")]
+    NoAnswer(String),
+    /// The gate closed before it finished.
+    #[error("blocked: {0}")]
+    Blocked(#[from] Blocked),
+    /// The grace period expired before the hook finished.
+    #[error("still running when the grace period expired")]
+    Overrun,
+    /// The grace period expired before the hook started.
+    #[error("skipped: the grace period has no time left")]
+    NoTime,
+    /// The handler has nothing to run.
+    #[error("the handler is empty or of an unknown kind")]
+    Invalid,
+}
+
+/// The container of a hook.
+pub struct HookTarget<'a> {
+    /// ID of the container that a command runs in.
+    pub container_id: &'a str,
+    pub spec: &'a ContainerView,
+    /// Pod IP, or the node's IP for pods with host network.
+    pub address: Option<String>,
+}
+
+/// Address of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Target {
+    authority: String,
+    path: String,
+}
+
+/// Runs one hook that the gate has allowed, until it finishes or the gate closes. The caller limits it to the deadline. `deadline` is
+/// the timeout for the runtime.
+pub async fn run(node: &LocalNode, hook: &Hook, target: &HookTarget<'_>, deadline: Instant) -> Result<(), HookError> {
+    match hook {
+        Hook::Exec(command) => {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let outcome = node.cri.exec_sync(target.container_id, command.clone(), left).await?;
+            match outcome.exit_code {
+                0 => Ok(()),
+                code => Err(HookError::ExitCode(code)),
+            }
+        }
+        Hook::HttpGet(http) => {
+            let address = Target::resolve(http, target.spec, target.address.as_deref())?;
+            get(http, &address, &node.effects).await
+        }
+        Hook::Sleep(seconds) => {
+            // Extreme values overflow the clock.
+            let wait = tokio::time::sleep(Duration::from_secs((*seconds).min(u64::from(u32::MAX))));
+            Ok(node.effects.run_until_blocked(wait).await?)
+        }
+        Hook::Invalid => Err(HookError::Invalid),
+    }
+}
+
+// === impl Target ===
+
+impl Target {
+    /// Resolves host and port.
+    pub fn resolve(get: &HttpGet, container: &ContainerView, pod_address: Option<&str>) -> Result<Self, HookError> {
+        let host = get.host.as_deref().or(pod_address).ok_or(HookError::NoAddress)?;
+        let host = if host.contains(':') && !host.starts_with('[') {
+            format!("[{host}]")
+        } else {
+            host.to_owned()
+        };
+        let path = if get.path.starts_with('/') {
+            get.path.clone()
+        } else {
+            format!("/{}", get.path)
+        };
+        Ok(Self {
+            authority: format!("{host}:{}", port(&get.port, container)?),
+            path,
+        })
+    }
+
+    /// The URL.
+    pub fn text(&self, scheme: &str) -> String {
+        format!("{scheme}://{}{}", self.authority, self.path)
+    }
+
+    fn url(&self, scheme: &str) -> Result<reqwest::Url, HookError> {
+        let url = self.text(scheme);
+        reqwest::Url::parse(&url).map_err(|_| HookError::BadUrl(url))
+    }
+}
+
+/// A string is always a name, even if it has only digits, as since kubelet 1.37: `pkg/probe/util.go` `ResolveContainerPort`.
+fn port(port: &IntOrString, container: &ContainerView) -> Result<u16, HookError> {
+    let (number, text) = match port {
+        IntOrString::Int(number) => (Some(*number), number.to_string()),
+        IntOrString::String(name) => {
+            let mut ports = container.ports.iter();
+            let named = ports.find(|(port, _)| port == name).map(|(_, number)| *number);
+            (named, format!("{name:?}"))
+        }
+    };
+    number
+        .and_then(|number| u16::try_from(number).ok())
+        .filter(|number| *number > 0)
+        .ok_or(HookError::BadPort(text))
+}
+
+/// Sends the request. If an https port speaks plain http, it is sent again in plain http, without credentials.
+async fn get(get: &HttpGet, target: &Target, effects: &Effects) -> Result<(), HookError> {
+    let client = client().map_err(|error| HookError::NoAnswer(causes(&error)))?;
+    let send = async |scheme: &str, headers: HeaderMap| {
+        let request = client.get(target.url(scheme)?).headers(headers).send();
+        // The gate was checked before the start of the hook was recorded.
+        effects.check()?;
+        Ok::<_, HookError>(effects.run_until_blocked(request).await?)
+    };
+    let mut headers = headers(&get.headers);
+    let Err(first) = send(get.scheme(), headers.clone()).await? else {
+        return Ok(());
+    };
+    if get.https && speaks_plain_http(&first) {
+        headers.remove(header::AUTHORIZATION);
+        if send("http", headers).await?.is_ok() {
+            return Ok(());
+        }
+    }
+    Err(HookError::NoAnswer(ForeignText::new(&causes(&first)).into()))
+}
+
+fn headers(pairs: &[(String, String)]) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in pairs {
+        // The API server rejects invalid names and values. Others cannot be sent.
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+            headers.append(name, value);
+        }
+    }
+    headers
+        .entry(header::USER_AGENT)
+        .or_insert(HeaderValue::from_static(USER_AGENT));
+    let accept = headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
+    if accept.is_empty() {
+        headers.remove(header::ACCEPT);
+    }
+    headers
+}
+
+/// Whether the response to a handshake was not TLS, as from a plain http server.
+fn speaks_plain_http(error: &reqwest::Error) -> bool {
+    let is_no_record = |mut cause: &(dyn Error + 'static)| {
+        // The inner error of an `io::Error` is not one of its sources.
+        while let Some(inner) = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+            cause = inner;
+        }
+        matches!(
+            cause.downcast_ref(),
+            Some(rustls::Error::InvalidMessage(
+                rustls::InvalidMessage::InvalidContentType
+            ))
+        )
+    };
+    chain(error).any(is_no_record)
+}
+
+fn causes(error: &reqwest::Error) -> String {
+    chain(error).map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+/// An error and all its causes.
+fn chain(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)> {
+    std::iter::successors(Some(error as &(dyn Error + 'static)), |&error| error.source())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{net::TcpListener, sync::Arc, time::Duration};
+
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        time::timeout,
+    };
+
+    use super::*;
+
+    #[test]
+    fn string_port_is_a_name_even_if_it_has_only_digits() {
+        let container = ContainerView {
+            name: "main".into(),
+            role: crate::model::pod::Role::Regular,
+            pre_stop: None,
+            ports: vec![
+                ("admin".to_owned(), 9000),
+                ("9001".to_owned(), 9002),
+                ("none".to_owned(), 0),
+            ],
+        };
+        let text = |name: &str| port(&IntOrString::String(name.to_owned()), &container).ok();
+        let named = ["admin", "9001", "9000", "8080", "none", ""].map(text);
+        assert_eq!(named, [Some(9000), Some(9002), None, None, None, None]);
+        let number = |number| port(&IntOrString::Int(number), &container).ok();
+        assert_eq!(
+            [8080, 65535, 0, 65536, -1].map(number),
+            [Some(8080), Some(65535), None, None, None]
+        );
+    }
+
+    /// Starts a listener that sends `answer` on each connection and closes it. Returns the result of the hook, and the requests.
+    async fn heard(answer: &'static [u8], path: &str) -> (Result<(), HookError>, Vec<String>) {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let at = listener.local_addr().unwrap();
+        let (sent, mut heard) = tokio::sync::mpsc::unbounded_channel();
+        let serving = tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let mut request = [0; 4096];
+                let length = stream.read(&mut request).await.unwrap();
+                sent.send(String::from_utf8_lossy(&request[..length]).into_owned()).ok();
+                stream.write_all(answer).await.ok();
+            }
+        });
+        let hook = HttpGet {
+            host: None,
+            port: IntOrString::Int(at.port().into()),
+            path: path.to_owned(),
+            https: true,
+            headers: vec![("Authorization".to_owned(), "secret".to_owned())],
+        };
+        let target = Target {
+            authority: at.to_string(),
+            path: path.to_owned(),
+        };
+        let effects = Effects::new(Arc::new(|| Ok(())));
+        let got = timeout(Duration::from_secs(30), get(&hook, &target, &effects))
+            .await
+            .unwrap();
+        serving.abort();
+        heard.close();
+        let mut all = Vec::new();
+        while let Some(request) = heard.recv().await {
+            all.push(request);
+        }
+        (got, all)
+    }
+
+    #[tokio::test]
+    async fn plain_http_server_gets_plain_http_without_credentials() {
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+        let (got, heard) = heard(answer, "/drain").await;
+        assert!(got.is_ok(), "{got:?}");
+        assert_eq!(heard.len(), 2);
+        assert!(heard[1].starts_with("GET /drain "), "{heard:?}");
+        assert!(!heard[1].contains("secret"), "{heard:?}");
+    }
+
+    #[tokio::test]
+    async fn plain_http_depends_only_on_the_servers_answer() {
+        // A handshake failure.
+        let alert = &[21, 3, 3, 0, 2, 2, 40];
+        let (got, heard) = heard(alert, "/InvalidContentType").await;
+        assert!(matches!(got, Err(HookError::NoAnswer(_))), "{got:?}");
+        assert_eq!(heard.len(), 1, "{heard:?}");
+    }
+
+    #[tokio::test]
+    async fn no_request_is_sent_while_the_gate_blocks() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.set_nonblocking(true).unwrap();
+        let hook = HttpGet {
+            host: None,
+            port: IntOrString::Int(listener.local_addr().unwrap().port().into()),
+            path: "/".to_owned(),
+            https: false,
+            headers: Vec::new(),
+        };
+        let target = Target {
+            authority: listener.local_addr().unwrap().to_string(),
+            path: "/".to_owned(),
+        };
+        let held = || Err(Blocked::Other("a kubelet works here".to_owned()));
+        let effects = Effects::new(Arc::new(held));
+        // The request is never answered.
+        let answer = timeout(Duration::from_secs(10), get(&hook, &target, &effects)).await;
+        assert!(matches!(answer, Ok(Err(HookError::Blocked(_)))), "{answer:?}");
+        assert!(listener.accept().is_err());
+    }
+}
