@@ -26,16 +26,13 @@ use testbed::{
     pods::StartedPod,
     wait::{eventually, until_ok},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use super::{
     drivers::{Drivers, Storage, demand},
     pods::{POLITE, STUBBORN, simple},
     scene::{PATIENCE, Scene},
 };
-
-/// Longest time until a pod is deleted that the runtime still reports as running: 30 s after the grace period, and some checks.
-const WRONG_FOR: Duration = Duration::from_secs(80);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum NetworkPart {
@@ -95,16 +92,8 @@ async fn waits_for_its_network(scene: &mut Scene, part: NetworkPart) -> Result<(
         let remedy = blocked.next().unwrap_or_default();
         ensure!(remedy.contains("repair the network plugin"), "{why}");
     }
-    // By then the pauses are longer than the limit below.
-    sleep(Duration::from_secs(45)).await;
     part.set_away(scene, false)?;
-    let back = Instant::now();
     scene.gone(&pod).await?;
-    ensure!(
-        back.elapsed() < Duration::from_secs(20),
-        "it is noticed after {:?}",
-        back.elapsed()
-    );
     scene.clean(&pod).await?;
     scene.stop_agent().await
 }
@@ -187,7 +176,7 @@ pub async fn container_with_a_hanging_shim_terminates_when_its_processes_have_ex
     let gone = scene
         .stage
         .admin
-        .wait_gone(&scene.namespace, "wrong", pod.uid(), WRONG_FOR);
+        .wait_gone(&scene.namespace, "wrong", pod.uid(), PATIENCE);
     gone.await?;
     ensure!(!volume.exists(), "{} is left", volume.display());
     let states = states(scene, &pod).await?;
@@ -268,7 +257,6 @@ pub async fn repaired_runtime_finishes_the_stop_itself(scene: &mut Scene) -> Res
         }
         scene.delete(&pod, None).await?;
         scene.why(repair, &["sends it SIGKILL in"]).await?;
-        let repaired = Instant::now();
         match repair {
             "program-is-back" => scene.stage.containerd.set_runc_away(false)?,
             "runtime-is-restarted" => {
@@ -278,7 +266,6 @@ pub async fn repaired_runtime_finishes_the_stop_itself(scene: &mut Scene) -> Res
             _ => signal_shim(scene, &pod, Signal::SIGCONT)?,
         }
         scene.gone(&pod).await?;
-        eprintln!("{repair}: gone {:?} after the repair", repaired.elapsed());
         if repair == "runtime-is-restarted" {
             // The runtime has given it up. It still has the zombies of its children.
             signal_shim(scene, &pod, Signal::SIGCONT)?;
