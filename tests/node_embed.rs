@@ -123,10 +123,7 @@ async fn an_embedded_engine_that_was_killed_finishes_what_it_had_begun() {
         .unwrap();
     assert!(left.is_empty(), "{left}");
     let grace = Duration::from_secs(GRACE);
-    assert!(
-        took >= grace && took < KILLED_AFTER + grace,
-        "the grace period of {grace:?} took {took:?}"
-    );
+    assert!(took >= grace, "the grace period of {grace:?} took {took:?}");
     for name in ["polite", "stubborn"] {
         assert_eq!(fs::read_to_string(out.join(name)).unwrap(), "hook\n", "{name}");
     }

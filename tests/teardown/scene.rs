@@ -8,6 +8,8 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
+use jiff::{SignedDuration, Timestamp};
+use pod_teardown::model::trace::Trace;
 use serde_json::{Value, json};
 use testbed::{
     pods::StartedPod,
@@ -32,6 +34,14 @@ pub struct Scene {
     /// Namespace of this claim.
     pub namespace: String,
     pods: Mutex<Vec<StartedPod>>,
+}
+
+/// The end of a pod's grace period, and when the agent was started since the pod's termination began: of its `timeline -ojson`.
+pub fn grace_end(timeline: &str) -> Result<(Timestamp, Option<Timestamp>)> {
+    let [trace]: [Trace; 1] = serde_json::from_str(timeline)?;
+    let milliseconds = trace.grace_end_ms.context("its grace period has begun")?;
+    let end = trace.began + SignedDuration::from_millis(milliseconds.try_into()?);
+    Ok((end, trace.resumed))
 }
 
 pub async fn agent_on(stage: &Stage) -> Result<AgentProcess> {
