@@ -3,10 +3,9 @@
 //! `list → diff → changes ⇄ watch`.
 
 mod known;
-mod snapshot;
 mod source;
 
 pub use self::{
-    snapshot::{PodSnapshot, SnapshotHandle},
-    source::{PodSource, SourceState, WatchReport},
+    known::PodSnapshot,
+    source::{PodSource, SnapshotHandle, SourceState, WatchReport},
 };

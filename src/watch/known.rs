@@ -29,6 +29,15 @@ struct KnownPod {
     version: Box<str>,
 }
 
+/// The known pods of this node at one moment, for the search for leftovers.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PodSnapshot {
+    /// Pods that are known, or remembered from an earlier run, and not deleted; unreadable ones, too.
+    pub pods: BTreeSet<PodUid>,
+    /// Whether any of them is no mirror pod. A node without any pod in the API may have joined another cluster.
+    pub has_api_pods: bool,
+}
+
 /// One pod in a list.
 #[derive(Debug)]
 pub enum ListedPod {
@@ -75,14 +84,13 @@ impl KnownPods {
             .is_some_and(|known| !version.is_empty() && *known.version == *version)
     }
 
-    /// Number of known pods that are no mirror pods.
-    pub fn api_pod_count(&self) -> usize {
-        self.pods.values().filter(|known| !known.view.mirror).count()
-    }
-
-    /// All pods that are known, or remembered from an earlier run, and not deleted.
-    pub fn uids(&self) -> impl Iterator<Item = &PodUid> {
-        self.pods.keys().chain(self.remembered.keys())
+    /// All pods that are not deleted, with these that cannot be read.
+    pub fn snapshot(&self, unreadable: &HashSet<String>) -> PodSnapshot {
+        let known = self.pods.keys().chain(self.remembered.keys()).cloned();
+        PodSnapshot {
+            pods: known.chain(unreadable.iter().map(|uid| uid.as_str().into())).collect(),
+            has_api_pods: self.pods.values().any(|known| !known.view.mirror),
+        }
     }
 
     /// Compares a list with the known pods that were not terminating.

@@ -11,11 +11,7 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
-use super::{
-    PodSnapshot,
-    known::{KnownPods, ListedPod},
-    snapshot::SnapshotHandle,
-};
+use super::known::{KnownPods, ListedPod, PodSnapshot};
 use crate::{
     api::{ApiClient, ApiError, WatchLine},
     clock::{pauses, rounded},
@@ -26,10 +22,6 @@ use crate::{
     },
     model::pod::{FULL_NODE, PodObject, PodUid, PodView},
 };
-
-mod item;
-
-use item::{Metadata, check_node};
 
 /// A watch without any event for this long is followed by a consistent list. A watch from a resourceVersion of another cluster gets no
 /// events at all.
@@ -72,6 +64,10 @@ pub struct WatchReport {
     pub absence_hold: Option<String>,
 }
 
+/// Requests snapshots from the watch.
+#[derive(Debug, Clone)]
+pub struct SnapshotHandle(mpsc::Sender<oneshot::Sender<PodSnapshot>>);
+
 /// Lists and watches the pods of this node, and sends their changes.
 pub struct PodSource {
     api: ApiClient,
@@ -85,12 +81,28 @@ pub struct PodSource {
     snapshots: mpsc::Receiver<oneshot::Sender<PodSnapshot>>,
 }
 
-/// What follows a watch.
-enum NextRound {
-    /// Watch again from this resourceVersion.
-    Resume(String),
-    /// List again.
-    Relist,
+/// Metadata that identifies an otherwise unreadable object.
+#[derive(Debug, Default, Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    name: String,
+    #[serde(default, rename = "resourceVersion")]
+    version: String,
+}
+
+// === impl SnapshotHandle ===
+
+impl SnapshotHandle {
+    /// The known pods after the next complete list; `None` when the agent stops.
+    pub async fn snapshot(&self) -> Option<PodSnapshot> {
+        let (answer, snapshot) = oneshot::channel();
+        self.0.send(answer).await.ok()?;
+        snapshot.await.ok()
+    }
 }
 
 // === impl PodSource ===
@@ -104,7 +116,7 @@ impl PodSource {
         changes: mpsc::Sender<Arc<PodView>>,
         report: watch::Sender<WatchReport>,
     ) -> (Self, SnapshotHandle) {
-        let (call, snapshots) = SnapshotHandle::new();
+        let (call, snapshots) = mpsc::channel(1);
         let mut known = KnownPods::default();
         // Their objects may have been deleted while no agent ran.
         let journal = &guard.journal;
@@ -122,7 +134,7 @@ impl PodSource {
             report,
             snapshots,
         };
-        (source, call)
+        (source, SnapshotHandle(call))
     }
 
     /// Lists and watches until the receiver is closed.
@@ -143,11 +155,10 @@ impl PodSource {
         loop {
             let began = Instant::now();
             let pause = match self.list_and_watch(from.take()).await {
-                Ok(NextRound::Resume(version)) => {
-                    from = Some(version);
+                Ok(version) => {
+                    from = version;
                     None
                 }
-                Ok(NextRound::Relist) => None,
                 Err(error) => {
                     let pause = error.retry_after().or_else(|| pauses.next()).unwrap_or(MAX_BACKOFF);
                     self.lost(&error, pause);
@@ -165,7 +176,8 @@ impl PodSource {
     }
 
     /// Lists if there is no resourceVersion, and watches. The Node is verified first: a new connection may lead to another cluster.
-    async fn list_and_watch(&mut self, from: Option<String>) -> Result<NextRound, ApiError> {
+    /// Returns the resourceVersion to continue from; `None` if a new list is needed.
+    async fn list_and_watch(&mut self, from: Option<String>) -> Result<Option<String>, ApiError> {
         read_node(&self.guard, &self.api).await?;
         let from = match from {
             Some(from) => from,
@@ -246,7 +258,7 @@ impl PodSource {
         Ok(())
     }
 
-    async fn watch(&mut self, mut from: String) -> Result<NextRound, ApiError> {
+    async fn watch(&mut self, mut from: String) -> Result<Option<String>, ApiError> {
         let mut lines = self.api.watch_pods(&from, STREAM_LIFETIME).await?;
         self.report.send_modify(|report| {
             report.state = SourceState::Watching;
@@ -267,27 +279,27 @@ impl PodSource {
                 line = timeout_at(next_check, lines.next()) => line,
                 Some(answer) = self.snapshots.recv() => {
                     // The caller may have gone away.
-                    answer.send(self.snapshot()).ok();
+                    answer.send(self.known.snapshot(&self.unreadable)).ok();
                     continue;
                 }
-                () = self.guard.absence.wait_for_approval() => return Ok(NextRound::Relist),
+                () = self.guard.absence.wait_for_approval() => return Ok(None),
             };
             let line = match line {
                 Err(_) if last_event.elapsed() >= MAX_SILENCE => {
                     tracing::debug!("Watch had no events; listing again");
-                    return Ok(NextRound::Relist);
+                    return Ok(None);
                 }
                 Err(_) => continue,
-                Ok(None) => return Ok(NextRound::Resume(from)),
+                Ok(None) => return Ok(Some(from)),
                 Ok(Some(Err(error))) => {
                     tracing::debug!(%error, "Watch ended with an error; watching again");
-                    return Ok(NextRound::Resume(from));
+                    return Ok(Some(from));
                 }
                 Ok(Some(Ok(line))) => line,
             };
             last_event = Instant::now();
             if !self.event(&line, &mut from).await {
-                return Ok(NextRound::Relist);
+                return Ok(None);
             }
         }
     }
@@ -340,14 +352,6 @@ impl PodSource {
         }
     }
 
-    fn snapshot(&self) -> PodSnapshot {
-        let unreadable = self.unreadable.iter().map(|uid| PodUid::from(uid.as_str()));
-        PodSnapshot {
-            pods: self.known.uids().cloned().chain(unreadable).collect(),
-            has_api_pods: self.known.api_pod_count() > 0,
-        }
-    }
-
     /// Reads one pod of a list. Unchanged pods are not read again, except while absence is not trusted.
     fn read_listed(&mut self, item: &RawValue) -> Option<ListedPod> {
         let Metadata { uid, version, .. } = Metadata::read(item);
@@ -396,5 +400,52 @@ impl PodSource {
             }
             report.error = Some(error.to_string());
         });
+    }
+}
+
+// === impl Metadata ===
+
+impl Metadata {
+    /// Unreadable fields are empty.
+    fn read(item: &RawValue) -> Self {
+        #[derive(Deserialize)]
+        struct Object {
+            #[serde(default)]
+            metadata: Metadata,
+        }
+        serde_json::from_str::<Object>(item.get())
+            .map(|object| object.metadata)
+            .unwrap_or_default()
+    }
+}
+
+/// Rejects a pod of another node, in case a proxy drops the field selector.
+fn check_node(node: &str, object: PodObject) -> Result<PodObject, String> {
+    let spec = object.pod.spec.as_ref();
+    match spec.and_then(|spec| spec.node_name.as_deref()) {
+        Some(name) if name == node => Ok(object),
+        other => Err(format!(
+            "it is bound to node {}, and was not asked for",
+            other.unwrap_or("none")
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn pod_of_another_node_is_rejected() {
+        let pod = |spec| {
+            let metadata = json!({ "name": "a", "namespace": "ns", "uid": "1" });
+            PodObject::from_value(&json!({ "metadata": metadata, "spec": spec })).unwrap()
+        };
+        assert!(check_node("n1", pod(json!({ "containers": [], "nodeName": "n1" }))).is_ok());
+        let other = check_node("n1", pod(json!({ "containers": [], "nodeName": "n2" })));
+        assert!(other.unwrap_err().contains("bound to node n2"));
+        assert!(check_node("n1", pod(json!({ "containers": [] }))).is_err());
     }
 }
