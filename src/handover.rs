@@ -13,4 +13,3 @@ pub mod monitor;
 pub mod probes;
 pub mod report;
 pub mod role;
-mod unit_watch;

@@ -17,7 +17,6 @@ use super::{
     probes::{LeaseState, Probe, Probes, Starts},
     report::{FenceReport, RoleReport, Seen},
     role::{Role, decide_role, failing_starts, initial_role, may_fence},
-    unit_watch::UnitWatch,
 };
 use crate::{
     api::{ApiClient, ErrorKind, expiry::Expiry},
@@ -26,6 +25,7 @@ use crate::{
     journal::LastActive,
     model::{
         blocked::KubeletFault,
+        kubelet_unit::KubeletUnit,
         role::{StandbyReason, StandbyReasonName},
     },
     node::{kubelet_unit::ReadUnit, systemd::Systemd, threads::Threads},
@@ -41,6 +41,8 @@ const LEASE_TIMEOUT: Duration = Duration::from_secs(5);
 const CERTIFICATE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of reading the Node, which delays all other probes.
 const NODE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Minimum time between two reads of the kubelet's unit: each one asks systemd and starts journalctl.
+const UNIT_INTERVAL: Duration = Duration::from_secs(10);
 /// Process probes that are further apart show nothing about the time between.
 const PROCESS_GAP: Duration = Duration::from_secs(5);
 /// The same for healthz and Lease: two intervals and the timeouts.
@@ -94,7 +96,7 @@ impl KubeletMonitor {
         let had = self.guard.journal.node(|node| node.last_active.clone());
         let mut role = initial_role(had.as_ref(), self.take_over_after, &self.clock.now());
         if let (Role::Standby(StandbyReason::Resuming), Some(had)) = (&role, had) {
-            probes.lease = probes.lease.with_recorded(Some(had.lease));
+            probes.lease.recorded = Some(Some(had.lease));
         }
         let mut ticks = interval(DECIDE_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -108,7 +110,8 @@ impl KubeletMonitor {
         let mut expired_certificate = None;
         let (mut fencing, mut fence_from, mut report_from) = (FuturesUnordered::new(), start, start);
         let mut fenced = FenceReport::default();
-        let mut unit = UnitWatch::new(self.read_unit.clone());
+        // The kubelet's unit is read while the kubelet does not work.
+        let (mut reading, mut read_from, mut unit) = (FuturesUnordered::new(), start, None);
         // When all probes were last requested because one had reached the threshold.
         let mut requested_at = start;
         loop {
@@ -118,11 +121,11 @@ impl KubeletMonitor {
                 // Pods wait: do not wait for the next interval.
                 () = sleep_until(due.unwrap_or(start)), if due.is_some() => {
                     requested_at = Instant::now();
-                    self.guard.kubelet.request_probe();
+                    self.guard.kubelet.probe_requested.notify_one();
                     health_now.notify_one();
                     lease_now.notify_one();
                 }
-                () = self.guard.kubelet.wait_for_probe() => {}
+                () = self.guard.kubelet.probed.notified() => {}
                 _ = ticks.tick(), if !matches!(probes.process.result, Probe::Alive(_)) => {}
                 Some((over, answer)) = answers.next() => match answer {
                     Answer::Health(probe) => probes.add_health(probe, &over),
@@ -132,11 +135,12 @@ impl KubeletMonitor {
                 Some(stopped) = fencing.next(), if !fencing.is_empty() => {
                     fence_from = Instant::now() + FENCE_RETRY;
                     if fenced.add_result(stopped) {
-                        probes.forget_starts();
-                        unit.read_again();
+                        probes.starts = None;
+                        reading.clear();
+                        read_from = Instant::now();
                     }
                 }
-                () = unit.finish() => {}
+                Some(read) = reading.next(), if !reading.is_empty() => unit = unit_after(unit.take(), read),
             }
             let (probe, probed_during) = self.guard.kubelet.take_probes();
             let was_down = matches!(probes.process.result, Probe::Down(_));
@@ -152,16 +156,22 @@ impl KubeletMonitor {
                 next = self.verify_node_before(next, &role).await;
             }
             if next.standby_reason() == Some(StandbyReasonName::KubeletAlive) {
-                unit.forget();
-            } else {
-                unit.read_if_due(|| self.guard.journal.node(|node| node.kubelet.as_ref()?.unit.clone()));
+                reading.clear();
+                unit = None;
+            } else if reading.is_empty()
+                && now >= read_from
+                && let Some(read) = &self.read_unit
+            {
+                read_from = now + UNIT_INTERVAL;
+                let learned = self.guard.journal.node(|node| node.kubelet.as_ref()?.unit.clone());
+                reading.push(read(learned));
             }
             let failing = failing_starts(&probes, self.take_over_after, now);
             let seen = Seen {
                 probes: &probes,
                 failing,
                 expired_certificate,
-                unit: unit.unit(),
+                unit: unit.as_ref(),
             };
             self.report_role(&role, &next, &seen, &fenced);
             self.record_role(&next, &probes);
@@ -259,7 +269,7 @@ impl KubeletMonitor {
                     return;
                 }
                 // Without a state of the Lease, a later renewal could not be detected.
-                let lease = probes.lease.state().cloned().flatten();
+                let lease = probes.lease.last.clone().flatten();
                 if let Some(lease) = lease.or_else(|| Some(kept?.lease)) {
                     self.set_last_active(Some(LastActive { at: now, lease }));
                 }
@@ -318,6 +328,19 @@ impl KubeletMonitor {
         self.guard.kubelet.set_role(role.clone(), fault);
         self.report.send_replace(report);
     }
+}
+
+/// The state of the unit by this read. A change is logged.
+fn unit_after(before: Option<KubeletUnit>, read: Option<KubeletUnit>) -> Option<KubeletUnit> {
+    let unit = read.map(|unit| unit.after(before.as_ref()));
+    let summary = |unit: &Option<KubeletUnit>| unit.as_ref().map(KubeletUnit::summary);
+    if let Some(summary) = summary(&unit).filter(|it| summary(&before).as_ref() != Some(it)) {
+        tracing::warn!(
+            unit = summary,
+            "The kubelet does not work; this is the state of its unit"
+        );
+    }
+    unit
 }
 
 /// Runs the probe at each interval, and at once when notified. Yields begin and end of each probe and its result.

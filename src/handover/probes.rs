@@ -48,10 +48,10 @@ pub struct Lease {
     pub probe: ProbeHistory,
     /// When a renewal was last observed.
     pub renewed: Option<Instant>,
-    /// Its last state.
-    last: Option<LeaseState>,
+    /// Its state at the last probe, if that was successful.
+    pub last: Option<LeaseState>,
     /// The last state that an earlier run of the agent has recorded, until this run has read one.
-    recorded: Option<LeaseState>,
+    pub recorded: Option<LeaseState>,
 }
 
 /// A value that changes with each renewal; `None` if there is no Lease.
@@ -64,8 +64,8 @@ pub struct Probes {
     pub process: ProbeHistory,
     /// The last process, and since when it is present without a gap.
     pub same: Option<(String, Instant)>,
-    /// Kubelet processes that have started since one last worked.
-    starts: Option<Starts>,
+    /// Kubelet processes that have started since one last worked, or since something ended them.
+    pub starts: Option<Starts>,
     /// The exit of the last process that had renewed the Lease and was not due to renew it again: it worked until then.
     worked_until: Option<Instant>,
     /// Its healthz endpoint.
@@ -195,20 +195,6 @@ impl Lease {
         }
     }
 
-    /// The same with the last state that an earlier run of the agent has recorded.
-    #[must_use]
-    pub fn with_recorded(self, state: LeaseState) -> Self {
-        Self {
-            recorded: Some(state),
-            ..self
-        }
-    }
-
-    /// Its state at the last successful probe.
-    pub fn state(&self) -> Option<&LeaseState> {
-        self.last.as_ref()
-    }
-
     /// Adds a result. An error of the API server is Unknown and starts the history again: a kubelet could not renew its Lease
     /// either.
     pub fn add(&mut self, state: Result<LeaseState, String>, over: &Range<Instant>) {
@@ -311,20 +297,15 @@ impl Probes {
     }
 
     /// Kubelet processes that have started since one last worked, unless the last is long gone.
-    pub fn starts(&self, now: Instant) -> Option<Starts> {
+    pub fn recent_starts(&self, now: Instant) -> Option<Starts> {
         self.starts
             .filter(|starts| now.saturating_duration_since(starts.last) < START_MEMORY)
-    }
-
-    /// Forgets the starts: something has ended them.
-    pub fn forget_starts(&mut self) {
-        self.starts = None;
     }
 
     /// Adds a result of the healthz probe.
     pub fn add_health(&mut self, result: Probe, over: &Range<Instant>) {
         if matches!(result, Probe::Alive(_)) {
-            self.forget_starts();
+            self.starts = None;
         }
         self.healthz.add(result, over);
     }
@@ -334,7 +315,7 @@ impl Probes {
         let renewed = self.lease.renewed;
         self.lease.add(state, over);
         if self.lease.renewed != renewed {
-            self.forget_starts();
+            self.starts = None;
         }
     }
 
@@ -365,7 +346,7 @@ impl Probes {
             let answers = matches!(self.healthz.result, Probe::Alive(_));
             self.healthz.was_alive = answers && !self.healthz.is_older_than(probed_at);
         }
-        let before = self.starts(probed_at);
+        let before = self.recent_starts(probed_at);
         self.starts = Some(Starts {
             count: before.map_or(0, |starts| starts.count) + u32::from(is_another),
             first: before.map_or(probed_at, |starts| starts.first),
@@ -518,7 +499,10 @@ mod tests {
             (None, false, None, false),
             (None, false, some("1"), true),
         ] {
-            let mut lease = Lease::new(start, secs(10)).with_recorded(recorded.clone());
+            let mut lease = Lease {
+                recorded: Some(recorded.clone()),
+                ..Lease::new(start, secs(10))
+            };
             if outage {
                 lease.add(Err("refused".to_owned()), &at);
             }
@@ -543,7 +527,7 @@ mod tests {
         let at = |seconds| start + secs(seconds)..start + secs(seconds);
         let mut probes = Probes::new(start, PROCESS_GAP, secs(10));
         let counted = |probes: &Probes, second| {
-            let starts = probes.starts(start + secs(second));
+            let starts = probes.recent_starts(start + secs(second));
             starts.map(|starts| (starts.count, starts.first.duration_since(start).as_secs()))
         };
         let run = |probes: &mut Probes, from: u64, to: u64| {

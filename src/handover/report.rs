@@ -251,7 +251,7 @@ impl ProbeReport {
 
     /// The Lease does not count as down before the next renewal is overdue.
     fn with_renewal_interval(self, name: &str, lease: &Lease) -> Self {
-        let has_lease = lease.state().is_some_and(Option::is_some);
+        let has_lease = lease.last.as_ref().is_some_and(Option::is_some);
         let is_recent = Instant::now().saturating_duration_since(lease.probe.since) < RENEWAL_LIMIT;
         if name != LEASE || self.state != ProbeState::Down || !has_lease || !is_recent {
             return self;

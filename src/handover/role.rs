@@ -96,7 +96,7 @@ fn decide_beside_process(probes: &Probes, take_over_after: Duration, now: Instan
 /// The starts of a kubelet that starts again and again and never works: at least two since one last worked, and none has worked
 /// for the whole threshold. A process that exists for the threshold is not one of them: it may only have another healthz address.
 pub fn failing_starts(probes: &Probes, take_over_after: Duration, now: Instant) -> Option<Starts> {
-    let starts = probes.starts(now).filter(|starts| starts.count >= 2)?;
+    let starts = probes.recent_starts(now).filter(|starts| starts.count >= 2)?;
     if probes.same_process_for(now).is_some_and(|time| time >= take_over_after) {
         return None;
     }

@@ -73,7 +73,7 @@ impl Scene {
         let is_so = async {
             // `Err` until the first probe: no effect is allowed then either.
             while self.kubelet.kubelet().map(|known| known.pid) != pid {
-                self.kubelet.wait_for_probe().await;
+                self.kubelet.probed.notified().await;
             }
         };
         let waited = timeout(PATIENCE, is_so).await;

@@ -30,6 +30,7 @@ pub struct Absence {
     approved: Notify,
 }
 
+#[derive(Default)]
 struct AbsenceState {
     watch: WatchState,
     recorded_at: Option<Instant>,
@@ -85,12 +86,7 @@ impl Absence {
     pub fn new(journal: Journal) -> Self {
         let state = AbsenceState {
             watch: journal.node(|node| node.watch.clone()),
-            recorded_at: None,
-            is_out_of_service: false,
-            listed: None,
-            missing: MissingPods::default(),
-            approved_before_list: false,
-            unlisted: MissingPods::default(),
+            ..AbsenceState::default()
         };
         Self {
             journal,

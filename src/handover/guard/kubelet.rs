@@ -59,9 +59,9 @@ pub struct KubeletWatch {
     pub(super) work: Work,
     state: Mutex<KubeletState>,
     /// The process probe has to run now.
-    pub(super) probe_requested: Notify,
+    pub probe_requested: Notify,
     /// A process probe has run.
-    pub(super) probed: Notify,
+    pub probed: Notify,
     /// The answer of [`Self::check`] may have changed.
     changed: Arc<Notify>,
 }
@@ -345,16 +345,6 @@ impl KubeletWatch {
         let is_kubelets = answer.map_err(|error| error.to_string())?;
         self.lock().answer_checked = known.filter(|_| is_kubelets).map(|pid| (pid, Instant::now()));
         Ok(is_kubelets)
-    }
-
-    /// Requests a process probe at once.
-    pub fn request_probe(&self) {
-        self.probe_requested.notify_one();
-    }
-
-    /// Waits for the next result of a process probe.
-    pub async fn wait_for_probe(&self) {
-        self.probed.notified().await;
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, KubeletState> {
