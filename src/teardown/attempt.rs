@@ -83,11 +83,12 @@ pub(super) struct Observed {
     pub is_overruled: bool,
 }
 
-/// How a step ends. After another end than `Done` the attempt is over.
+/// Whether the next step may run.
+pub(super) type StepResult = Result<(), Interrupted>;
+
+/// How an attempt ends before all its steps are done.
 #[derive(Debug)]
-pub(super) enum StepEnd {
-    /// The next step may run.
-    Done,
+pub(super) enum Interrupted {
     /// It stopped before its next action; nothing failed.
     Yield(YieldReason),
     /// It failed, and is retried.
@@ -107,28 +108,11 @@ pub(super) enum YieldReason {
     NotDeleted,
 }
 
-// === impl StepEnd ===
+// === impl Interrupted ===
 
-impl From<Result<(), Vec<Failure>>> for StepEnd {
-    fn from(result: Result<(), Vec<Failure>>) -> Self {
-        match result {
-            Ok(()) => Self::Done,
-            Err(failures) => Self::Failed(failures),
-        }
-    }
-}
-
-impl StepEnd {
-    /// `Yield` if there is a reason.
-    pub fn yield_if(why: YieldReason, does: bool) -> Self {
-        match does {
-            true => Self::Yield(why),
-            false => Self::Done,
-        }
-    }
-
-    pub fn is_done(&self) -> bool {
-        matches!(self, Self::Done)
+impl From<Vec<Failure>> for Interrupted {
+    fn from(failures: Vec<Failure>) -> Self {
+        Self::Failed(failures)
     }
 }
 
@@ -209,7 +193,7 @@ impl Worker {
 
     /// Records a safe point if the API shows that the pod `terminates`: a kubelet that starts now repeats no work, and does not
     /// restart the pod. Then the attempt yields to one.
-    pub fn record_safe_point(&self, terminates: bool) -> StepEnd {
+    pub fn record_safe_point(&self, terminates: bool) -> StepResult {
         if terminates {
             self.context.journal.set_safe_point(&self.recorder.pod().uid);
         }
@@ -217,14 +201,19 @@ impl Worker {
     }
 
     /// Yields to a kubelet that is about to start if the pod `is_terminal`: no call is in flight. The next attempt continues.
-    pub fn yield_to_kubelet(&self, is_terminal: bool) -> StepEnd {
-        let yields = is_terminal && self.context.node.effects.check_new().is_err();
-        StepEnd::yield_if(YieldReason::NoNewWork, yields)
+    pub fn yield_to_kubelet(&self, is_terminal: bool) -> StepResult {
+        match self.context.node.effects.check_new() {
+            Err(_) if is_terminal => Err(Interrupted::Yield(YieldReason::NoNewWork)),
+            _ => Ok(()),
+        }
     }
 
     /// A kubelet may have started and exited during the last step.
-    pub fn check_not_canceled(&self) -> StepEnd {
-        StepEnd::yield_if(YieldReason::Canceled, self.is_canceled())
+    pub fn check_not_canceled(&self) -> StepResult {
+        match self.is_canceled() {
+            true => Err(Interrupted::Yield(YieldReason::Canceled)),
+            false => Ok(()),
+        }
     }
 
     /// Stops the clocks that need the gate to be open.

@@ -25,7 +25,7 @@ const MAX_WAIT_FOR_GONE: Duration = Duration::from_secs(5);
 pub struct Limits {
     /// When the gate opens, pods whose objects are gone are stopped before all others: controllers assume that nothing of them
     /// runs, and may attach their volumes elsewhere.
-    pub(super) gone_first: GoneFirst,
+    pub(super) gone_first: TaskTracker,
     /// Stops of containers. None waits long: its grace period has begun. One that takes longer uses its grace period, and needs
     /// nothing from the runtime meanwhile.
     pub(super) containers: Limit,
@@ -34,10 +34,6 @@ pub struct Limits {
     /// Removals of containers, sandboxes and logs. They wait: the stops of other pods are more urgent.
     pub(super) cleanups: Limit,
 }
-
-/// Pods whose objects are gone and whose stop has not ended. Its waiters wake in the order in which they came.
-#[derive(Debug)]
-pub(super) struct GoneFirst(TaskTracker);
 
 /// Others wait for this pod until this is dropped.
 pub(super) type StoppedFirst = TaskTrackerToken;
@@ -64,33 +60,20 @@ impl Limits {
     /// The limits of a node with this number of processors.
     pub fn new(processors: usize) -> Self {
         let stops = processors.saturating_mul(PER_PROCESSOR).clamp(1, MAX_STOPS);
+        let gone_first = TaskTracker::new();
+        // Only a closed one can be waited for.
+        gone_first.close();
         Self {
-            gone_first: GoneFirst::new(),
+            gone_first,
             containers: Limit::new(stops, Duration::from_millis(900), Duration::from_millis(200)),
             sandboxes: Limit::new(stops, Duration::from_secs(10), Duration::from_secs(2)),
             cleanups: Limit::new(MAX_CLEANUPS, Duration::from_secs(24 * 3600), Duration::from_secs(5)),
         }
     }
-}
 
-// === impl GoneFirst ===
-
-impl GoneFirst {
-    fn new() -> Self {
-        let tracker = TaskTracker::new();
-        // Only a closed one can be waited for.
-        tracker.close();
-        Self(tracker)
-    }
-
-    /// A pod whose object is gone is to be stopped.
-    pub(super) fn enter(&self) -> StoppedFirst {
-        self.0.token()
-    }
-
-    /// Waits until all of them are stopped, at most 5 s.
-    pub(super) async fn stopped(&self) {
-        timeout(MAX_WAIT_FOR_GONE, self.0.wait()).await.ok();
+    /// Waits until all pods whose objects are gone are stopped, at most 5 s. Waiters wake in the order in which they came.
+    pub(super) async fn wait_for_gone(&self) {
+        timeout(MAX_WAIT_FOR_GONE, self.gone_first.wait()).await.ok();
     }
 }
 
@@ -202,17 +185,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn others_wait_until_pods_whose_objects_are_gone_are_stopped_but_no_longer_than_5_s() {
-        let gone_first = GoneFirst::new();
+        let limits = Limits::new(1);
         for (stopped_after, waits) in [(&[][..], 0), (&[1, 3], 3), (&[30], 5)] {
             for seconds in stopped_after {
-                let pod = gone_first.enter();
+                let pod = limits.gone_first.token();
                 tokio::spawn(async move {
                     sleep(Duration::from_secs(*seconds)).await;
                     drop(pod);
                 });
             }
             let start = Instant::now();
-            gone_first.stopped().await;
+            limits.wait_for_gone().await;
             assert_eq!(start.elapsed(), Duration::from_secs(waits), "{stopped_after:?}");
         }
     }

@@ -19,10 +19,10 @@ mod volumes;
 
 use std::mem;
 
-use futures::future::{BoxFuture, FutureExt as _, Ready, join_all, ready};
+use futures::future::{BoxFuture, FutureExt as _, Ready, TryFutureExt as _, join_all, ready};
 
 use super::{
-    attempt::{Attempt, PodUpdate, StepEnd, Worker, YieldReason},
+    attempt::{Attempt, Interrupted, PodUpdate, StepResult, Worker, YieldReason},
     limits::StoppedFirst,
     plan::{Plan, PlanFacts, Planned, PlannedAction, PlannedStep},
 };
@@ -31,9 +31,9 @@ use crate::model::{termination::Terminator, trace::Stage};
 /// One step of a termination.
 struct TeardownStep {
     /// What has to be true before it, and what is recorded then.
-    gate: fn(&mut Attempt<'_>) -> StepEnd,
+    gate: fn(&mut Attempt<'_>) -> StepResult,
     /// Does it.
-    run: for<'a> fn(&'a mut Attempt<'_>) -> BoxFuture<'a, StepEnd>,
+    run: for<'a> fn(&'a mut Attempt<'_>) -> BoxFuture<'a, StepResult>,
     /// What it would do.
     plan: for<'a> fn(&'a PlanFacts) -> BoxFuture<'a, Planned>,
 }
@@ -43,7 +43,7 @@ macro_rules! step {
     ($gate:path, $run:path, $plan:path) => {
         TeardownStep {
             gate: $gate,
-            run: |attempt| $run(attempt).map(StepEnd::from).boxed(),
+            run: |attempt| $run(attempt).err_into().boxed(),
             plan: |facts| $plan(facts).boxed(),
         }
     };
@@ -64,84 +64,75 @@ static STEPS: [TeardownStep; 11] = [
     step!(deleted, cleanup::run, cleanup::plan),
 ];
 
-/// Makes one attempt: all steps until one does not end with `Done`. Failures of earlier steps are part of the end.
-pub(super) async fn attempt(worker: &Worker, update: &PodUpdate, stopped_first: Option<StoppedFirst>) -> StepEnd {
-    let mut attempt = match observe::begin(worker, update).await {
-        Ok(attempt) => attempt,
-        Err(failures) => return StepEnd::Failed(failures),
-    };
+/// Makes one attempt: all steps until one is not done. Failures of earlier steps are part of the result.
+pub(super) async fn attempt(worker: &Worker, update: &PodUpdate, stopped_first: Option<StoppedFirst>) -> StepResult {
+    let mut attempt = observe::begin(worker, update).await?;
     attempt.stopped_first = stopped_first;
     for step in &STEPS {
-        let mut end = (step.gate)(&mut attempt);
-        if end.is_done() {
-            end = (step.run)(&mut attempt).await;
+        let mut result = (step.gate)(&mut attempt);
+        if result.is_ok() {
+            result = (step.run)(&mut attempt).await;
         }
-        match end {
-            StepEnd::Done => {}
-            StepEnd::Yield(_) => return end,
-            StepEnd::Failed(failures) => {
-                attempt.failures.extend(failures);
-                return StepEnd::Failed(attempt.failures);
-            }
+        if let Err(Interrupted::Failed(failures)) = result {
+            attempt.failures.extend(failures);
+            return Err(attempt.failures.into());
         }
+        result?;
     }
-    StepEnd::Done
+    Ok(())
 }
 
 // === The gates ===
 
-fn open(_: &mut Attempt<'_>) -> StepEnd {
-    StepEnd::Done
+fn open(_: &mut Attempt<'_>) -> StepResult {
+    Ok(())
 }
 
-fn not_canceled(attempt: &mut Attempt<'_>) -> StepEnd {
+fn not_canceled(attempt: &mut Attempt<'_>) -> StepResult {
     attempt.worker.check_not_canceled()
 }
 
 /// The runtime reports all containers as stopped. A kubelet would restart them unless the API shows the termination.
-fn after_stop(attempt: &mut Attempt<'_>) -> StepEnd {
+fn after_stop(attempt: &mut Attempt<'_>) -> StepResult {
     attempt.stopped_first = None;
     let worker = attempt.worker;
-    let mut end = worker.check_not_canceled();
-    if end.is_done() && !attempt.stopped.runs() {
-        end = worker.record_safe_point(worker.terminates_by_api());
+    worker.check_not_canceled()?;
+    if attempt.stopped.runs() {
+        return Ok(());
     }
-    end
+    worker.record_safe_point(worker.terminates_by_api())
 }
 
 /// The API shows the termination: a kubelet that starts now repeats no work.
-fn safe_point(attempt: &mut Attempt<'_>) -> StepEnd {
+fn safe_point(attempt: &mut Attempt<'_>) -> StepResult {
     attempt.worker.record_safe_point(attempt.is_terminal)
 }
 
 /// The node is clean, and the API has the status.
-fn nothing_failed(attempt: &mut Attempt<'_>) -> StepEnd {
+fn nothing_failed(attempt: &mut Attempt<'_>) -> StepResult {
     if !attempt.failures.is_empty() {
-        return StepEnd::Failed(mem::take(&mut attempt.failures));
+        return Err(mem::take(&mut attempt.failures).into());
     }
-    let end = attempt.worker.check_not_canceled();
-    if end.is_done() {
-        return attempt.worker.yield_to_kubelet(attempt.is_terminal);
-    }
-    end
+    attempt.worker.check_not_canceled()?;
+    attempt.worker.yield_to_kubelet(attempt.is_terminal)
 }
 
 /// The object is gone, or its deletion is requested.
-fn deletion_shown(attempt: &mut Attempt<'_>) -> StepEnd {
+fn deletion_shown(attempt: &mut Attempt<'_>) -> StepResult {
     let (worker, view) = (attempt.worker, attempt.view());
     let is_requested = view.deletion.is_some() && worker.updates.borrow().view.is_deletion_shown();
     if attempt.is_gone || is_requested {
-        return StepEnd::Done;
+        return Ok(());
     }
     if !attempt.is_terminal {
         worker.context.journal.set_safe_point(&view.pod.uid);
     }
-    StepEnd::Yield(YieldReason::NotDeleted)
+    Err(Interrupted::Yield(YieldReason::NotDeleted))
 }
 
-fn deleted(attempt: &mut Attempt<'_>) -> StepEnd {
+fn deleted(attempt: &mut Attempt<'_>) -> StepResult {
     attempt.enter_stage(Stage::Deleted);
-    StepEnd::Done
+    Ok(())
 }
 
 // === The plan ===

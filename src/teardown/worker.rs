@@ -1,20 +1,25 @@
 //! The worker of one pod: attempts until it is finished, and the waits between them.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use backon::BackoffBuilder as _;
+use futures::future::OptionFuture;
+use tokio::time::{Instant, sleep};
 
 mod gate;
 mod report;
-mod retry;
 
 use super::{
-    attempt::{StepEnd, Worker, YieldReason},
+    attempt::{Interrupted, PodUpdate, Worker, YieldReason},
     context::Context,
+    period::wait_for_deadline,
     steps,
     work::WorkInProgress,
 };
-use crate::{clock::pauses, model::trace::Stage};
+use crate::{
+    clock::pauses,
+    model::{failure::Failure, trace::Stage},
+};
 
 /// Pauses between attempts: at most 1 s, doubling to at most 30 s, with jitter so that the pods of a node do not retry in step.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -74,14 +79,16 @@ pub(super) async fn run(mut worker: Worker) -> WorkerResult {
             .inspect(WorkInProgress::set_failed);
         let mut pause = pauses.next().unwrap_or(LONGEST_PAUSE);
         let failures = match end {
-            StepEnd::Done => return worker.end(Stage::Finished, WorkerResult::Finished),
-            StepEnd::Yield(YieldReason::NotDeleted) => return worker.end(Stage::Terminated, WorkerResult::Kept),
-            StepEnd::Yield(why) => {
+            Ok(()) => return worker.end(Stage::Finished, WorkerResult::Finished),
+            Err(Interrupted::Yield(YieldReason::NotDeleted)) => {
+                return worker.end(Stage::Terminated, WorkerResult::Kept);
+            }
+            Err(Interrupted::Yield(why)) => {
                 tracing::debug!(?why, "Attempt yields");
                 worker.clear_blocked();
                 Vec::new()
             }
-            StepEnd::Failed(failures) => {
+            Err(Interrupted::Failed(failures)) => {
                 let failures = worker.complete(failures).await;
                 pause = worker.runtime_state.next_check().map_or(pause, |next| pause.min(next));
                 let asked = failures.iter().filter_map(|failure| failure.retry_after).max();
@@ -114,5 +121,48 @@ impl Worker {
         self.clear_blocked();
         self.recorder.set_stage(stage);
         result
+    }
+
+    /// Waits after an attempt with these failures until the next one makes sense, at most for `pause`. `in_progress` is given if the
+    /// pod is not at a safe point.
+    async fn wait_for_retry(
+        &mut self,
+        update: &PodUpdate,
+        failures: &[Failure],
+        in_progress: Option<&WorkInProgress>,
+        pause: Duration,
+    ) -> WakeReason {
+        let mut deadline = self.period.subscribe();
+        let over = wait_for_deadline(deadline.clone());
+        let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
+        let (effects, stopping) = (self.context.node.effects.clone(), self.context.stopping.clone());
+        let requested = OptionFuture::from(in_progress.map(|attempt| attempt.wait_for_retry_request()));
+        tokio::select! {
+            biased;
+            () = stopping.cancelled() => WakeReason::Stopping,
+            () = self.wait_for_important_change(update) => WakeReason::Changed,
+            // A user who shortens the grace period does not want to wait.
+            Ok(()) = deadline.changed() => WakeReason::Changed,
+            // After the grace period, sidecars no longer wait for main containers.
+            () = over, if waits => WakeReason::RetryDue,
+            Some(()) = requested => WakeReason::Changed,
+            // A kubelet starts, and must not wait for this pod. The interrupted attempt is due as soon as the gate opens, without a pause.
+            _ = effects.wait_until_blocked() => WakeReason::RetryDue,
+            () = sleep(pause) => WakeReason::RetryDue,
+        }
+    }
+
+    /// Returns when the pod has changed so that an attempt is due at once, such as by its deletion. Most updates only show what this
+    /// worker has written.
+    async fn wait_for_important_change(&mut self, update: &PodUpdate) {
+        let is_important = |newer: &PodUpdate| {
+            newer.view.object.is_absent() != update.view.object.is_absent()
+                || newer.view.deletion != update.view.deletion
+                || newer.eviction != update.eviction
+                || newer.approvals != update.approvals
+        };
+        if self.updates.wait_for(is_important).await.is_err() {
+            pending::<()>().await;
+        }
     }
 }

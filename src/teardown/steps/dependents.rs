@@ -16,7 +16,7 @@ use crate::{
     },
     node::cri::types::RuntimePod,
     teardown::{
-        attempt::{Attempt, StepEnd, YieldReason},
+        attempt::{Attempt, Interrupted, StepResult, YieldReason},
         bounded_read::Fact,
         context::Context,
         drivers, grace,
@@ -32,12 +32,12 @@ const INTERVAL: Duration = Duration::from_secs(2);
 const SETTLING_TIME: Duration = INTERVAL.saturating_mul(2);
 
 /// Waits while other pods that are terminating need this one, at most for `--driver-hold`.
-pub async fn wait(attempt: &mut Attempt<'_>) -> StepEnd {
+pub async fn wait(attempt: &mut Attempt<'_>) -> StepResult {
     let (worker, view) = (attempt.worker, attempt.view());
     let (context, uid) = (&worker.context, &view.pod.uid);
     // Without a running container it serves no other pod. A termination that has begun is not interrupted.
     if !attempt.observed.pod.may_run() || worker.period.has_begun() {
-        return StepEnd::Done;
+        return Ok(());
     }
     let began = Instant::now();
     let mut reported = String::new();
@@ -59,11 +59,11 @@ pub async fn wait(attempt: &mut Attempt<'_>) -> StepEnd {
         worker.recorder.set_blocked(vec![blocked]);
         reported = words;
         if context.node.effects.check_new().is_err() {
-            return StepEnd::Yield(YieldReason::NoNewWork);
+            return Err(Interrupted::Yield(YieldReason::NoNewWork));
         }
         tokio::select! {
             biased;
-            () = context.stopping.cancelled() => return StepEnd::Yield(YieldReason::Stopping),
+            () = context.stopping.cancelled() => return Err(Interrupted::Yield(YieldReason::Stopping)),
             () = sleep(INTERVAL) => {}
         }
     }
@@ -74,7 +74,7 @@ pub async fn wait(attempt: &mut Attempt<'_>) -> StepEnd {
         context.journal.update(uid, |entry| entry.begin_grace(now));
         worker.sync_beginning().await;
     }
-    StepEnd::Done
+    Ok(())
 }
 
 /// Why the pod waits, and whether perhaps no pod needs it. `is_settled`: a deletion that the watch has not reported is unlikely.

@@ -29,7 +29,7 @@ impl Worker {
     /// Waits until the gate opens: an attempt would only report failures. Returns the worker's outcome if the agent stops, a kubelet has
     /// finished the pod, or its stop request is canceled. Others wait for the stop of a pod whose object is gone: `stopped_first`.
     pub(super) async fn wait_for_gate(&self, stopped_first: &mut Option<StoppedFirst>) -> Option<WorkerResult> {
-        let gone_first = &self.context.limits.gone_first;
+        let limits = &self.context.limits;
         let mut next_check = Instant::now();
         let mut updates = self.updates.clone();
         while let Err(blocked) = self.context.node.effects.check_new() {
@@ -42,7 +42,7 @@ impl Worker {
             }
             // Once: a kubelet that starts again and again would restart the wait of all other pods.
             if update.view.object.is_absent() && !self.period.has_begun() {
-                stopped_first.get_or_insert_with(|| gone_first.enter());
+                stopped_first.get_or_insert_with(|| limits.gone_first.token());
             }
             self.recorder.set_blocked(vec![Obstacle::from(&blocked)]);
             let finished = async {
@@ -65,7 +65,7 @@ impl Worker {
         }
         self.recorder.set_blocked(Vec::new());
         if stopped_first.is_none() {
-            gone_first.stopped().await;
+            limits.wait_for_gone().await;
         }
         None
     }

@@ -48,7 +48,7 @@ async fn unmount_if_no_process_is_left(attempt: &mut Attempt<'_>) -> Result<bool
         return Ok(false);
     }
     survivors::run(attempt).await?;
-    if !worker.record_safe_point(true).is_done() {
+    if worker.record_safe_point(true).is_err() {
         return Ok(false);
     }
     if !attempt.is_gone {
