@@ -1,7 +1,6 @@
 //! The composition root: builds all parts in the order of their dependencies, and starts the tasks.
 
 use std::{
-    future::pending,
     io::{self, ErrorKind},
     net::SocketAddr,
     path::Path,
@@ -9,12 +8,14 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt as _, future::select_all};
+use futures::{
+    FutureExt as _,
+    future::{OptionFuture, select_all},
+};
 use jiff::Timestamp;
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::oneshot,
     time::timeout,
 };
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -110,8 +111,8 @@ pub async fn run_on(
     let admin = Admin {
         node: node_name.clone(),
         since: Timestamp::now(),
-        pods: pods.as_ref().map(PodAgent::admin),
-        gc: gc.as_ref().map(CollectorThread::admin),
+        pods: pods.as_ref().map(|pods| pods.shared.clone()),
+        gc: gc.as_ref().map(|gc| gc.shared.clone()),
     };
     let (servers, socket_file) = start_servers(Arc::new(admin), &socket, metrics).await?;
     let stop_collector = CancellationToken::new();
@@ -123,7 +124,8 @@ pub async fn run_on(
             tokio::select! {
                 biased;
                 () = stop.as_mut() => {}
-                () = wait_for_exit(&mut gc) => gc_exited = true,
+                // It exits by itself only after a panic.
+                Some(_) = OptionFuture::from(gc.as_mut()) => gc_exited = true,
             }
         };
         tokio::pin!(stop);
@@ -179,14 +181,6 @@ async fn start_servers(
         spawn(run_with_restarts("metrics", serve))
     }));
     Ok((servers, file))
-}
-
-/// Waits until the collector's thread exits by itself, which only a panic causes.
-async fn wait_for_exit(gc: &mut Option<oneshot::Receiver<()>>) {
-    match gc {
-        Some(gc) => drop(gc.await),
-        None => pending().await,
-    }
 }
 
 fn bind(addr: SocketAddr) -> Result<TcpListener, Problem> {

@@ -24,32 +24,79 @@
 
 use std::{
     collections::BTreeMap,
+    path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use futures::stream::{Stream, unfold};
+use futures::{
+    future::{FutureExt as _, ready},
+    stream::{Stream, unfold},
+};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
 use serde_json::value::to_raw_value;
 use tokio::sync::watch;
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
+    journal::Journal,
     model::{
         pod::{ApiObject, PodObject, PodRef, PodUid, PodView},
         problem::Problem,
+        problems,
         termination::Cause,
         trace::Trace,
     },
-    node::lock::DirLock,
-    teardown::{attempt::PodUpdate, begin::Termination, context::Context, plan::plan_view},
+    node::{
+        cgroups::Cgroups,
+        cri::{Cri, CriEndpoint},
+        effects::{Effects, Gate, OpenGate},
+        host::Host,
+        kubelet_root::KubeletRoot,
+        lock::DirLock,
+        mount_namespace,
+        threads::Threads,
+    },
+    teardown::{
+        attempt::PodUpdate,
+        begin::Termination,
+        boundary::{EventSink, NoApi, NoEvents, PodApi},
+        context::{Context, LocalNode},
+        limits::Limits,
+        plan::plan_view,
+        volumes::storage::{NoCluster, Storage},
+        work::Work,
+    },
 };
 
-mod start;
-
 pub use crate::teardown::{WorkerResult, plan::Plan};
-pub use start::Settings;
+
+/// Maximum number of concurrent file reads.
+const MAX_READS: usize = 8;
+
+/// Settings of an [`Engine`].
+pub struct Settings {
+    /// Where the container runtime listens, such as `unix:///run/containerd/containerd.sock`.
+    pub endpoint: String,
+    /// The kubelet's `--root-dir`, such as `/var/lib/kubelet`.
+    pub kubelet_root: PathBuf,
+    /// The kubelet's `cgroupRoot`.
+    pub cgroup_root: String,
+    /// The kubelet's `podLogsDir`.
+    pub pod_logs_dir: PathBuf,
+    /// How long the termination of a CSI or DRA driver waits for pods that need it.
+    pub driver_hold: Duration,
+    /// Directory of the journal. Without it, the journal is in memory, and a crash loses it.
+    pub state_dir: Option<PathBuf>,
+    /// Checked before each effect, and whenever it has changed for effects in progress. [`OpenGate`] always allows effects, even while
+    /// a kubelet runs.
+    pub gate: Arc<dyn Gate>,
+    /// Gets each pod's status and the final delete. Without it a termination ends when nothing is left on the node.
+    pub reporter: Option<Arc<dyn PodApi>>,
+    /// Gets the events.
+    pub events: Arc<dyn EventSink>,
+}
 
 /// Takes pods of this node down. Dropping it is like a crash: nothing is cleaned up.
 pub struct Engine {
@@ -60,14 +107,8 @@ pub struct Engine {
     _lock: DirLock,
 }
 
-/// Pods that are terminating.
-#[derive(Default)]
-struct Running(Mutex<BTreeMap<PodUid, Entry>>);
-
-struct Entry {
-    teardown: Teardown,
-    _task: AbortOnDropHandle<()>,
-}
+/// Pods that are terminating, and the tasks that do it.
+type Running = Mutex<BTreeMap<PodUid, (Teardown, AbortOnDropHandle<()>)>>;
 
 /// The termination of one pod. Dropping this does not stop it.
 #[derive(Clone)]
@@ -76,9 +117,105 @@ pub struct Teardown {
     outcome: watch::Receiver<Option<WorkerResult>>,
 }
 
+// === impl Settings ===
+
+impl Settings {
+    /// Defaults for all but these two.
+    pub fn new(endpoint: impl Into<String>, kubelet_root: impl Into<PathBuf>) -> Self {
+        Self {
+            endpoint: endpoint.into(),
+            kubelet_root: kubelet_root.into(),
+            cgroup_root: "/".to_owned(),
+            pod_logs_dir: "/var/log/pods".into(),
+            driver_hold: Duration::from_secs(600),
+            state_dir: None,
+            gate: Arc::new(OpenGate),
+            reporter: None,
+            events: Arc::new(NoEvents),
+        }
+    }
+
+    fn open_journal(&self, host: &Host) -> Result<Journal, Problem> {
+        let Some(dir) = &self.state_dir else {
+            return Ok(Journal::in_memory());
+        };
+        Journal::open(dir, &host.identity()).map_err(|error| {
+            Problem::configuration(
+                format!("{}: {error}", dir.display()),
+                "name a directory that can be written",
+            )
+        })
+    }
+}
+
 // === impl Engine ===
 
 impl Engine {
+    /// Reads the node's configuration and takes the lock on its pods. It must be called in a tokio runtime. It waits while the
+    /// container runtime restarts.
+    ///
+    /// # Errors
+    /// When the endpoint or the kubelet's directory is wrong, the runtime does not answer, this process is not in its mount
+    /// namespace, another process takes pods of this node down, or the journal cannot be used.
+    pub async fn start(settings: Settings) -> Result<Self, Problem> {
+        let endpoint: CriEndpoint = settings
+            .endpoint
+            .parse()
+            .map_err(|error| Problem::usage(format!("endpoint: {error}"), "name the socket of containerd or CRI-O"))?;
+        let kubelet_root = KubeletRoot::resolve(&settings.kubelet_root)
+            .map_err(|error| Problem::configuration(error.to_string(), "name the kubelet's --root-dir"))?;
+        let host = Host::local()?;
+        let dir_lock = DirLock::acquire(kubelet_root.pods(), &host.root)
+            .map_err(|error| Problem::taken(error.to_string(), "stop the other process first"))?;
+        let journal = settings.open_journal(&host)?;
+        let effects = Effects::new(settings.gate);
+        let cri = Cri::new(&endpoint, effects.clone());
+        let runtime = cri.version().await.map_err(|error| {
+            Problem::configuration(
+                format!("{endpoint}: {error}"),
+                "start the container runtime, or name its socket",
+            )
+        })?;
+        mount_namespace::wait_for_check(&host.proc, endpoint.path()).await?;
+        let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| problems::cgroups(&error))?;
+        let storage = Storage::new(&host, &kubelet_root, &effects, Arc::new(NoCluster), journal.clone());
+        let running = Arc::new(Running::default());
+        let terminating = Arc::clone(&running);
+        let has_reporter = settings.reporter.is_some();
+        let context = Context {
+            api: settings.reporter.unwrap_or_else(|| Arc::new(NoApi)),
+            journal,
+            events: settings.events,
+            work: Work::default(),
+            terminating: Arc::new(move || {
+                let running = lock(&terminating);
+                let view = |(teardown, _): &(Teardown, _)| Arc::clone(&teardown.termination.updates.borrow().view);
+                let views = running.iter().map(|(uid, entry)| (uid.clone(), view(entry)));
+                ready(views.collect()).boxed()
+            }),
+            node: LocalNode {
+                cri,
+                runtime_name: runtime.name,
+                clock: host.clock,
+                effects,
+                cgroups,
+                cgroup_root: settings.cgroup_root,
+                storage: Arc::new(storage),
+                pod_logs_dir: settings.pod_logs_dir,
+                reads: Threads::with_slots(MAX_READS),
+            },
+            limits: Arc::new(Limits::new(host.processors)),
+            driver_hold: settings.driver_hold,
+            stopping: CancellationToken::new(),
+        };
+        Ok(Self {
+            context: Arc::new(context),
+            has_reporter,
+            running,
+            _lock: dir_lock,
+        })
+    }
+
     /// Lists what [`Self::begin`] would do now, step by step, without changes. What cannot be read is part of the plan.
     ///
     /// # Errors
@@ -131,10 +268,10 @@ impl Engine {
     }
 
     fn terminate(&self, view: PodView, grace: Option<Duration>, manifest: Option<String>) -> Teardown {
-        let mut running = self.running.lock();
+        let mut running = lock(&self.running);
         let uid = view.pod.uid.clone();
-        if let Some(entry) = running.get(&uid) {
-            return entry.teardown.clone();
+        if let Some((teardown, _)) = running.get(&uid) {
+            return teardown.clone();
         }
         let context = &self.context;
         let grace = grace.map(|grace| grace.as_secs().try_into().unwrap_or(i64::MAX));
@@ -163,14 +300,11 @@ impl Engine {
             if result == WorkerResult::Finished {
                 context.journal.forget(&uid);
             }
-            running_pods.lock().remove(&uid);
+            lock(&running_pods).remove(&uid);
             outcome.send_replace(Some(result));
         };
-        let entry = Entry {
-            teardown: teardown.clone(),
-            _task: AbortOnDropHandle::new(tokio::spawn(run)),
-        };
-        running.insert(key, entry);
+        let task = AbortOnDropHandle::new(tokio::spawn(run));
+        running.insert(key, (teardown.clone(), task));
         teardown
     }
 }
@@ -178,8 +312,12 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.context.stopping.cancel();
-        self.running.lock().clear();
+        lock(&self.running).clear();
     }
+}
+
+fn lock(running: &Running) -> MutexGuard<'_, BTreeMap<PodUid, (Teardown, AbortOnDropHandle<()>)>> {
+    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The pod with a deletion timestamp, which is added if it is missing.
@@ -192,20 +330,6 @@ fn view_of(pod: &Pod) -> Result<PodView, Problem> {
     let object =
         object.map_err(|why| Problem::usage(format!("pod: {why}"), "give the pod as the API server shows it"))?;
     Ok(PodView::whole(object, true))
-}
-
-// === impl Running ===
-
-impl Running {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<PodUid, Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn views(&self) -> BTreeMap<PodUid, Arc<PodView>> {
-        let running = self.lock();
-        let view = |entry: &Entry| Arc::clone(&entry.teardown.termination.updates.borrow().view);
-        running.iter().map(|(uid, entry)| (uid.clone(), view(entry))).collect()
-    }
 }
 
 // === impl Teardown ===
@@ -241,8 +365,7 @@ impl Teardown {
         if grace < self.termination.period.grace() {
             // Durable first, because a grace period must not grow after a crash.
             self.termination.record_grace(grace, None);
-            self.termination.context.journal.durable().await.ok();
-            self.termination.shorten(grace);
+            self.termination.shorten_durably(grace).await;
         }
     }
 

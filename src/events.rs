@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
 pub use self::sender::SendEvent;
 use self::{
-    correlator::{EventAction, EventCorrelator, EventKey},
+    correlator::{EventCorrelator, EventCount, EventKey},
     sender::{QueuedEvent, send_all},
 };
 use crate::{
@@ -33,7 +33,7 @@ const QUEUE: usize = 1024;
 const NAME_LIMIT: usize = 253;
 
 /// The `involvedObject` of an event.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Involved {
     /// Group and version, such as `apps/v1`.
@@ -47,6 +47,9 @@ pub struct Involved {
     pub name: String,
     /// UID.
     pub uid: String,
+    /// The part of the object, such as a container.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field_path: Option<String>,
 }
 
 /// Records events and sends them in the background. Cheap to clone.
@@ -72,22 +75,15 @@ impl EventSink for Events {
             };
             format!("spec.{list}{{{name}}}")
         });
-        let mut involved = json!(Involved {
+        let involved = Involved {
             api_version: "v1".to_owned(),
             kind: "Pod".to_owned(),
             namespace: view.pod.namespace.to_string(),
             name: view.pod.name.to_string(),
             uid: view.pod.uid.to_string(),
-        });
-        if let Some(field_path) = &field_path {
-            involved["fieldPath"] = field_path.as_str().into();
-        }
-        let key = EventKey {
-            uid: view.pod.uid.as_str().into(),
             field_path,
-            reason,
         };
-        self.send(&involved, Some(key), reason, message);
+        self.send(&involved, true, reason, message);
     }
 
     fn count(&self, what: Counted<'_>) {
@@ -95,6 +91,7 @@ impl EventSink for Events {
             Counted::Failed(failure) => self.counters.failed(failure),
             Counted::AttemptFailed(failures) => self.counters.attempt_failed(failures),
             Counted::HookFailed => self.counters.count(|counts| counts.hooks_failed += 1),
+            Counted::WorkerPanicked => self.counters.count(|counts| counts.workers_panicked += 1),
             Counted::PodDeleted => self.counters.count(|counts| counts.deleted += 1),
         }
     }
@@ -129,29 +126,41 @@ impl Events {
 
     /// Records an event about any object. It is not correlated with others.
     pub fn record(&self, object: &Involved, reason: Reason, message: &str) {
-        self.send(&json!(object), None, reason, message);
+        self.send(object, false, reason, message);
     }
 
-    fn send(&self, involved: &Value, key: Option<EventKey>, reason: Reason, message: &str) {
+    fn send(&self, involved: &Involved, is_correlated: bool, reason: Reason, message: &str) {
         let message = &*ForeignText::new(message);
         let (now, wall) = (Instant::now(), self.wall.now());
-        let text = |field: &str| involved[field].as_str().unwrap_or_default();
-        let new: Arc<str> = name(text("name"), wall).into();
-        let action = key.map_or(EventAction::Create, |key| {
+        let new = EventCount {
+            name: name(&involved.name, wall).into(),
+            count: 1,
+            first_timestamp: wall,
+        };
+        let event = if is_correlated {
+            let key = EventKey {
+                uid: involved.uid.as_str().into(),
+                field_path: involved.field_path.clone(),
+                reason,
+            };
             let mut correlator = self.correlator.lock().unwrap_or_else(PoisonError::into_inner);
-            correlator.correlate(key, message, &new, wall, now)
-        });
-        let (name, count, first_timestamp, is_repeated) = match action {
-            EventAction::Create => (new, 1, wall, false),
-            EventAction::Patch {
-                name,
-                count,
-                first_timestamp,
-            } => (name, count, first_timestamp, true),
-            EventAction::Skip => return,
+            correlator.correlate(key, message, new, now)
+        } else {
+            Some(new)
+        };
+        let Some(EventCount {
+            name,
+            count,
+            first_timestamp,
+        }) = event
+        else {
+            return;
         };
         // Events about cluster-scoped objects are in namespace `default`.
-        let namespace: Arc<str> = involved["namespace"].as_str().unwrap_or("default").into();
+        let namespace: Arc<str> = match &*involved.namespace {
+            "" => "default".into(),
+            namespace => namespace.into(),
+        };
         let create = json!({
             "kind": "Event",
             "apiVersion": "v1",
@@ -171,9 +180,9 @@ impl Events {
         let event = QueuedEvent {
             namespace,
             name,
-            uid: text("uid").to_owned(),
+            uid: involved.uid.clone(),
             create: create.to_string().into(),
-            patch: is_repeated.then(|| patch.to_string().into()),
+            patch: (count > 1).then(|| patch.to_string().into()),
             reason,
             message: message.to_owned(),
             recorded_at: now,
@@ -222,9 +231,9 @@ mod tests {
         let node = Involved {
             api_version: "v1".to_owned(),
             kind: "Node".to_owned(),
-            namespace: String::new(),
             name: "n1".to_owned(),
             uid: "uid-of-n1".to_owned(),
+            ..Involved::default()
         };
         recorder.record(&node, Reason::TeardownBlocked, "message");
         let event = events.recv().await.unwrap();

@@ -103,35 +103,30 @@ impl Cluster for NodeCluster {
 
     fn remove_in_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>> {
         let node = self.clone();
-        async move { remove_in_use(&node, &volume).await.map_err(|error| error.to_string()) }.boxed()
+        async move { node.patch_in_use(&volume).await.map_err(|error| error.to_string()) }.boxed()
     }
 }
 
-async fn remove_in_use(
-    NodeCluster {
-        api,
-        guard,
-        update_lock,
-    }: &NodeCluster,
-    volume: &str,
-) -> Result<(), ApiError> {
-    let _guard = update_lock.lock().await;
-    for last in [false; MAX_ATTEMPTS - 1].into_iter().chain([true]) {
-        let node = read_node(guard, api).await?;
-        let Some(patch) = patch(&node, volume) else {
-            return Ok(());
-        };
-        match api.patch_node_status(&patch).await {
-            Ok(()) => {
-                tracing::info!(volume, "Volume is no longer in use on this node: it may be detached");
+impl NodeCluster {
+    async fn patch_in_use(&self, volume: &str) -> Result<(), ApiError> {
+        let _guard = self.update_lock.lock().await;
+        let mut attempt = 1;
+        loop {
+            let node = read_node(&self.guard, &self.api).await?;
+            let Some(patch) = patch(&node, volume) else {
                 return Ok(());
+            };
+            match self.api.patch_node_status(&patch).await {
+                Ok(()) => {
+                    tracing::info!(volume, "Volume is no longer in use on this node: it may be detached");
+                    return Ok(());
+                }
+                // The list has changed meanwhile.
+                Err(error) if error.code() == Some(422) && attempt < MAX_ATTEMPTS => attempt += 1,
+                Err(error) => return Err(error),
             }
-            // The list has changed meanwhile.
-            Err(error) if error.code() == Some(422) && !last => {}
-            Err(error) => return Err(error),
         }
     }
-    Ok(())
 }
 
 fn in_use(node: &Node) -> &[String] {

@@ -14,12 +14,10 @@ use crate::{
     api::{Dial, MetadataClient},
     collector::{
         collect::collect,
-        counts::Totals,
         leader_election::{self, CollectorRole, LeaderElection},
         shared::Shared,
     },
     config::GcSettings,
-    counters::Counters,
     events::{self, Events},
     model::{problem::Problem, problems},
     node::effects::Effects,
@@ -32,15 +30,9 @@ const RESTART_DELAY: Duration = Duration::from_secs(1);
 
 /// The garbage collector of this agent, before its thread starts.
 pub(super) struct CollectorThread {
-    client: MetadataClient,
-    election: LeaderElection,
     node_name: String,
-    /// State of the collector; `None` while it is on standby.
-    current: watch::Sender<Option<Arc<Shared>>>,
-    /// Totals of earlier terms as leader.
-    earlier: watch::Sender<Totals>,
-    /// Counters of the collector's events.
-    counters: Arc<Counters>,
+    /// The state that the admin socket serves, too.
+    pub shared: CollectorAdmin,
 }
 
 // === impl CollectorThread ===
@@ -56,23 +48,14 @@ impl CollectorThread {
             .map_err(|error| problems::api_client("--gc-kubeconfig", &error))?;
         Ok(Self {
             node_name: node_name.to_owned(),
-            client,
-            election,
-            current: watch::Sender::new(None),
-            earlier: watch::Sender::default(),
-            counters: Arc::default(),
+            shared: CollectorAdmin {
+                client,
+                election,
+                current: watch::Sender::new(None),
+                earlier: watch::Sender::default(),
+                counters: Arc::default(),
+            },
         })
-    }
-
-    /// The state that the admin socket serves.
-    pub fn admin(&self) -> CollectorAdmin {
-        CollectorAdmin {
-            client: self.client.clone(),
-            election: self.election.clone(),
-            current: self.current.subscribe(),
-            earlier: self.earlier.clone(),
-            counters: Arc::clone(&self.counters),
-        }
     }
 
     /// Starts the collector's own thread, so that it does not delay pods. The receiver completes when the thread exits.
@@ -103,7 +86,7 @@ impl CollectorThread {
 
     /// Collects while this agent is the leader, until it is stopped.
     async fn run(self, stop: CancellationToken) {
-        self.election.log_start();
+        self.shared.election.log_start();
         let stopped = Notify::new();
         let collecting = async {
             tokio::select! {
@@ -112,54 +95,55 @@ impl CollectorThread {
                 () = stop.cancelled() => {}
                 // These never return.
                 () = self.collect() => {}
-                () = self.client.reload_changed_credentials() => {}
+                () = self.shared.client.reload_changed_credentials() => {}
             }
             self.end_term();
             // No write is in progress: another agent may become the leader.
             stopped.notify_one();
         };
-        join(collecting, self.election.run(&self.client, stopped.notified())).await;
+        join(
+            collecting,
+            self.shared.election.run(&self.shared.client, stopped.notified()),
+        )
+        .await;
     }
 
     /// Drops the state, and keeps its counts.
     fn end_term(&self) {
         // Metrics read both under this lock.
-        self.earlier.send_modify(|earlier| {
-            if let Some(shared) = self.current.send_replace(None) {
+        self.shared.earlier.send_modify(|earlier| {
+            if let Some(shared) = self.shared.current.send_replace(None) {
                 earlier.counts = shared.lock().counts.clone();
             }
         });
     }
 
     async fn collect(&self) {
-        let mut role = self.election.watch();
-        let send = send_events(self.client.clone());
-        let (events, sender) = Events::new(send, &self.node_name, Arc::clone(&self.counters));
+        let mut role = self.shared.election.watch();
+        let send = send_events(self.shared.client.clone());
+        let (events, sender) = Events::new(send, &self.node_name, Arc::clone(&self.shared.counters));
         let _sender = spawn(sender);
         loop {
-            let is_leader = matches!(*role.borrow_and_update(), CollectorRole::Active { .. });
-            if !is_leader {
-                if role.changed().await.is_err() {
-                    return;
-                }
-                continue;
+            let is_active = |role: &CollectorRole| matches!(role, CollectorRole::Active { .. });
+            if role.wait_for(is_active).await.is_err() {
+                return;
             }
             let shared = Shared::default().with_events(events.clone());
-            self.earlier.send_modify(|earlier| {
+            self.shared.earlier.send_modify(|earlier| {
                 earlier.active_periods += 1;
                 shared.lock().counts = earlier.counts.clone();
             });
             let shared = Arc::new(shared);
-            self.current.send_replace(Some(Arc::clone(&shared)));
+            self.shared.current.send_replace(Some(Arc::clone(&shared)));
             let lost = tokio::select! {
-                why = collect(self.client.clone(), shared) => Some(why),
+                why = collect(self.shared.client.clone(), shared) => Some(why),
                 // Any change ends this term.
                 _ = role.changed() => None,
             };
             self.end_term();
             if let Some(why) = lost {
                 tracing::error!(why, "Collector restarts with an empty graph");
-                self.earlier.send_modify(|earlier| earlier.resets += 1);
+                self.shared.earlier.send_modify(|earlier| earlier.resets += 1);
                 sleep(RESTART_DELAY).await;
             }
         }

@@ -9,7 +9,7 @@ use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
-use tokio_util::task::AbortOnDropHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     api::{ApiClient, ApiError},
@@ -35,8 +35,7 @@ const MESSAGE_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum time for the last report, and for the last events.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Reports the role in the cluster. Cheap to clone.
-#[derive(Clone)]
+/// Reports the role in the cluster.
 pub struct NodeConditionReporter {
     /// May write while effects on pods are blocked; see [`Guard::node_effects`].
     pub api: ApiClient,
@@ -45,16 +44,9 @@ pub struct NodeConditionReporter {
     /// Records events about the Node.
     pub events: Events,
     /// The role; `None` with `--mode always`.
-    pub role: Option<watch::Receiver<RoleReport>>,
+    pub role: Option<watch::Sender<RoleReport>>,
     /// For timestamps.
     pub wall: WallClock,
-}
-
-/// A reporter at work.
-pub struct RunningReporter {
-    reporter: NodeConditionReporter,
-    task: AbortOnDropHandle<()>,
-    event_sender: AbortOnDropHandle<()>,
 }
 
 /// What was sent last.
@@ -70,17 +62,23 @@ struct Sent {
 // === impl NodeConditionReporter ===
 
 impl NodeConditionReporter {
-    /// Reports each change until it is stopped. Failures are retried.
-    pub fn start(self, event_sender: impl Future<Output = ()> + Send + 'static) -> RunningReporter {
-        let reporter = self.clone();
-        RunningReporter {
-            task: spawn(run_with_restarts("node condition", move || self.clone().run())),
-            event_sender: spawn(event_sender),
-            reporter,
+    /// Reports each change until it is stopped, and then that the agent stops. Failures are retried; the last report and the last
+    /// events are best effort.
+    pub async fn run(self, stop: CancellationToken, event_sender: impl Future<Output = ()> + Send + 'static) {
+        let event_sender = spawn(event_sender);
+        tokio::select! {
+            biased;
+            () = stop.cancelled() => {}
+            () = run_with_restarts("node condition", || self.report_changes()) => {}
         }
+        let mut sent = Sent::default();
+        let stopped = self.send(RoleCondition::stopped(), &mut sent);
+        timeout(STOP_TIMEOUT, stopped).await.ok();
+        drop(self);
+        finish_or_abort(event_sender, STOP_TIMEOUT).await;
     }
 
-    async fn run(self) {
+    async fn report_changes(&self) {
         let mut sent = Sent::default();
         let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -129,31 +127,12 @@ impl NodeConditionReporter {
     }
 }
 
-// === impl RunningReporter ===
-
-impl RunningReporter {
-    /// Reports that the agent stops. Best effort, as are the last events about the Node.
-    pub async fn stop(self) {
-        let Self {
-            reporter,
-            task,
-            event_sender,
-        } = self;
-        drop(task);
-        let mut sent = Sent::default();
-        let stopped = reporter.send(RoleCondition::stopped(), &mut sent);
-        timeout(STOP_TIMEOUT, stopped).await.ok();
-        drop(reporter);
-        finish_or_abort(event_sender, STOP_TIMEOUT).await;
-    }
-}
-
 fn involved(node: &Node) -> Involved {
     Involved {
         api_version: "v1".to_owned(),
         kind: "Node".to_owned(),
-        namespace: String::new(),
         name: node.metadata.name.clone().unwrap_or_default(),
         uid: node.metadata.uid.clone().unwrap_or_default(),
+        ..Involved::default()
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     path::{Path, PathBuf},
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::Arc,
     time::Duration,
 };
 
@@ -16,14 +16,13 @@ use crate::{
     api::ApiClient,
     clock::BootClock,
     config::PodSettings,
-    counters::Counters,
     events::{self, Events},
     handover::{
         guard::{Guard, kubelet::KubeletSearch},
         report::RoleReport,
         role::Role,
     },
-    housekeeping::{Housekeeping, HousekeepingParts, LeftoverReport},
+    housekeeping::{Housekeeping, HousekeepingParts},
     journal::Journal,
     model::{
         problem::{Problem, ProblemKind},
@@ -36,7 +35,6 @@ use crate::{
         identity::Identity,
         lock::{DirLock, LockError},
         process_events::{KernelEvents, ProcessEvents},
-        runtime::RuntimeReport,
         threads::Threads,
         unmounts::Unmounting,
     },
@@ -45,15 +43,13 @@ use crate::{
     otlp,
     outside::Outside,
     tasks::{run_with_restarts, spawn},
-    teardown::context::Context,
-    watch::{PodSource, WatchReport},
-    workers::{PodWorkers, RequestReceiver, WorkersHandle},
+    watch::PodSource,
+    workers::{PodWorkers, Request, WorkersHandle},
 };
 
 mod parts;
-mod running;
 
-use running::{LocalRuntime, Tasks};
+use parts::{LocalRuntime, Tasks};
 
 /// Maximum number of pod changes that wait for the workers.
 const MAX_CHANGES: usize = 64;
@@ -68,27 +64,12 @@ pub struct PodAgent {
     node_name: String,
     /// The exclusive lock on this node's pods.
     lock: DirLock,
-    journal: Journal,
-    guard: Guard,
     effects: Effects,
-    counters: Arc<Counters>,
-    runtime_calls: CallDurations,
-    reports: Reports,
-    handle: WorkersHandle,
-    requests: RequestReceiver,
-    api: Arc<OnceLock<ApiClient>>,
-    reader: Arc<OnceLock<Arc<Context>>>,
+    /// The state that the admin socket serves, too.
+    pub shared: PodsAdmin,
+    requests: mpsc::Receiver<Request>,
     /// The search for kubelets, and the end of pauses.
     tasks: Vec<AbortOnDropHandle<()>>,
-}
-
-/// Reports for the admin socket.
-struct Reports {
-    runtime: watch::Sender<RuntimeReport>,
-    watch: watch::Sender<WatchReport>,
-    leftovers: watch::Sender<LeftoverReport>,
-    /// `None` without `--mode auto`.
-    role: Option<watch::Sender<RoleReport>>,
 }
 
 // === impl PodAgent ===
@@ -124,13 +105,12 @@ impl PodAgent {
         if settings.takeover.is_some() {
             guard.kubelet.set_role(Role::unknown(), None);
         }
-        let (handle, requests) = WorkersHandle::new();
+        let (workers, requests) = WorkersHandle::new();
+        let role = RoleReport::before_first_probe(settings.only_observes);
         Ok(Self {
             tasks: start_tasks_of_guard(&guard, &host.clock),
-            host,
             node_name: node_name.to_owned(),
             lock,
-            journal,
             effects: Effects::new(Arc::new(guard.clone()))
                 .with_threads(Threads::default().with_blocking(outside.blocking))
                 .with_unmounting(Unmounting {
@@ -139,45 +119,27 @@ impl PodAgent {
                     ..Unmounting::default()
                 }),
             outside,
-            counters: Arc::default(),
-            runtime_calls: CallDurations::default(),
-            reports: Reports {
+            shared: PodsAdmin {
                 runtime: watch::Sender::default(),
+                guard,
+                clock: host.clock.clone(),
                 watch: watch::Sender::default(),
                 leftovers: watch::Sender::default(),
-                role: settings
+                role: settings.takeover.map(|_| watch::Sender::new(role)),
+                handover_validity: settings
                     .takeover
-                    .map(|_| watch::Sender::new(RoleReport::before_first_probe(settings.only_observes))),
+                    .map_or(DEFAULT_HANDOVER_VALIDITY, |takeover| takeover.take_over_after),
+                workers,
+                journal,
+                counters: Arc::default(),
+                runtime_calls: CallDurations::default(),
+                api: Arc::default(),
+                reader: Arc::default(),
             },
-            handle,
+            host,
             requests,
-            api: Arc::default(),
-            reader: Arc::default(),
-            guard,
             settings,
         })
-    }
-
-    /// The state that the admin socket serves.
-    pub fn admin(&self) -> PodsAdmin {
-        PodsAdmin {
-            runtime: self.reports.runtime.subscribe(),
-            guard: self.guard.clone(),
-            clock: self.host.clock.clone(),
-            watch: self.reports.watch.subscribe(),
-            leftovers: self.reports.leftovers.subscribe(),
-            role: self.reports.role.as_ref().map(watch::Sender::subscribe),
-            handover_validity: self
-                .settings
-                .takeover
-                .map_or(DEFAULT_HANDOVER_VALIDITY, |takeover| takeover.take_over_after),
-            workers: self.handle.clone(),
-            journal: self.journal.clone(),
-            counters: Arc::clone(&self.counters),
-            runtime_calls: self.runtime_calls.clone(),
-            api: Arc::clone(&self.api),
-            reader: Arc::clone(&self.reader),
-        }
     }
 
     /// Takes pods down until `stop` completes.
@@ -195,7 +157,7 @@ impl PodAgent {
             () = stop.as_mut() => return Ok(()),
             runtime = self.local_runtime() => runtime?,
         };
-        let journal = self.journal.clone();
+        let journal = self.shared.journal.clone();
         let (_lock, mut tasks) = self.start(runtime, shutdown_timeout, collector_of_traces)?;
         let problem = tokio::select! {
             biased;
@@ -237,17 +199,21 @@ impl PodAgent {
         let leftovers = changes_in.downgrade();
         let (source, snapshots) = PodSource::new(
             api.clone(),
-            self.guard.clone(),
-            Arc::clone(&self.counters),
+            self.shared.guard.clone(),
+            Arc::clone(&self.shared.counters),
             changes_in,
-            self.reports.watch.clone(),
+            self.shared.watch.clone(),
         );
-        let (events, event_sender) = Events::new(send_events(api.clone()), &self.node_name, Arc::clone(&self.counters));
+        let (events, event_sender) = Events::new(
+            send_events(api.clone()),
+            &self.node_name,
+            Arc::clone(&self.shared.counters),
+        );
         let context = Arc::new(self.context(api, runtime, events));
         let for_reads = Arc::new(context.read_only());
-        self.reader.set(Arc::clone(&for_reads)).ok();
+        self.shared.reader.set(Arc::clone(&for_reads)).ok();
         let (exporter, trace_sender) = collector_of_traces
-            .map(|collector| otlp::exporter(collector, &self.node_name, Arc::clone(&self.counters)))
+            .map(|collector| otlp::exporter(collector, &self.node_name, Arc::clone(&self.shared.counters)))
             .unzip();
         let trace_sender = trace_sender.map(|sender| spawn(sender.run()));
         // The workers exit when the source does.
@@ -256,23 +222,36 @@ impl PodAgent {
         // An observer has no workers, and its context refuses every write.
         let work = if only_observes {
             drop((context, exporter));
-            Observer::new(for_reads, (self.journal, self.counters), changes, self.requests)
-                .run()
-                .boxed()
+            Observer::new(
+                for_reads,
+                (self.shared.journal, self.shared.counters),
+                changes,
+                self.requests,
+            )
+            .run()
+            .boxed()
         } else {
             let parts = HousekeepingParts {
                 context: Arc::clone(&context),
-                counters: Arc::clone(&self.counters),
-                guard: self.guard.clone(),
+                counters: Arc::clone(&self.shared.counters),
+                guard: self.shared.guard.clone(),
                 snapshots,
-                workers: self.handle.clone(),
+                workers: self.shared.workers.clone(),
                 changes: leftovers,
-                report: self.reports.leftovers.clone(),
+                report: self.shared.leftovers.clone(),
             };
             let start = move || Housekeeping::new(parts.clone()).run();
             housekeeping = Some(spawn(run_with_restarts("housekeeping", start)));
-            let workers = PodWorkers::new(context, self.guard, self.counters, changes, self.requests);
-            workers.with_exporter(exporter).run(shutdown_timeout).boxed()
+            PodWorkers::new(
+                context,
+                self.shared.guard,
+                self.shared.counters,
+                exporter,
+                changes,
+                self.requests,
+            )
+            .run(shutdown_timeout)
+            .boxed()
         };
         tracing::info!(
             node = self.node_name,

@@ -89,5 +89,6 @@ fn involved(graph: &Graph, id: NodeId) -> Involved {
         namespace: node.namespace.to_string(),
         name: node.name.to_string(),
         uid: graph.uid(id),
+        field_path: None,
     }
 }

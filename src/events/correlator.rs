@@ -32,78 +32,57 @@ pub struct EventCorrelator(IndexMap<EventKey, LastEvent>);
 
 #[derive(Debug)]
 struct LastEvent {
-    name: Arc<str>,
+    event: EventCount,
     message: String,
-    count: u32,
-    first_timestamp: Timestamp,
     recorded_at: Instant,
     sent: Instant,
 }
 
-/// How to send an event.
+/// An event to send.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum EventAction {
-    /// Create a new event.
-    Create,
-    /// Patch the existing event.
-    Patch {
-        name: Arc<str>,
-        count: u32,
-        /// `firstTimestamp`.
-        first_timestamp: Timestamp,
-    },
-    /// Only count it for now.
-    Skip,
+pub struct EventCount {
+    pub name: Arc<str>,
+    /// 1 for a new event; a higher one patches the existing event.
+    pub count: u32,
+    /// `firstTimestamp`.
+    pub first_timestamp: Timestamp,
 }
 
 // === impl EventCorrelator ===
 
 impl EventCorrelator {
-    /// Records an event. `name` is used if it is a new one.
-    pub fn correlate(
-        &mut self,
-        key: EventKey,
-        message: &str,
-        name: &Arc<str>,
-        wall: Timestamp,
-        now: Instant,
-    ) -> EventAction {
-        let new = || LastEvent {
-            name: Arc::clone(name),
+    /// Records an event, which is `new` if it is no repetition. `None`: it is only counted for now.
+    pub fn correlate(&mut self, key: EventKey, message: &str, new: EventCount, now: Instant) -> Option<EventCount> {
+        // A lasting state is one event, even if its message changes.
+        let is_lasting = key.reason == Reason::TeardownBlocked;
+        let first = |event| LastEvent {
+            event,
             message: message.to_owned(),
-            count: 1,
-            first_timestamp: wall,
             recorded_at: now,
             sent: now,
         };
-        // A lasting state is one event, even if its message changes.
-        let is_lasting = key.reason == Reason::TeardownBlocked;
         match self.0.entry(key) {
             Entry::Vacant(entry) => {
-                entry.insert(new());
+                entry.insert(first(new.clone()));
                 if self.0.len() > MAX_ENTRIES {
                     self.0.shift_remove_index(0);
                 }
-                EventAction::Create
+                Some(new)
             }
             Entry::Occupied(mut entry) => {
                 let last = entry.get_mut();
                 let since = |moment| now.saturating_duration_since(moment);
                 if last.message != message && !is_lasting && since(last.recorded_at) >= MIN_EVENT_AGE {
-                    *last = new();
-                    return EventAction::Create;
+                    *last = first(new.clone());
+                    return Some(new);
                 }
-                last.count += 1;
+                last.event.count += 1;
                 message.clone_into(&mut last.message);
                 if since(last.sent) < PATCH_INTERVAL {
-                    return EventAction::Skip;
+                    return None;
                 }
                 last.sent = now;
-                EventAction::Patch {
-                    name: Arc::clone(&last.name),
-                    count: last.count,
-                    first_timestamp: last.first_timestamp,
-                }
+                Some(last.event.clone())
             }
         }
     }
@@ -116,20 +95,19 @@ mod tests {
     struct Recorder(EventCorrelator, Instant);
 
     impl Recorder {
-        fn record(&mut self, reason: Reason, message: &str, seconds: u64) -> EventAction {
+        fn record(&mut self, reason: Reason, message: &str, seconds: u64) -> Option<EventCount> {
             let key = EventKey {
                 uid: "u".into(),
                 field_path: None,
                 reason,
             };
-            let (wall, now) = (Timestamp::UNIX_EPOCH, self.1 + Duration::from_secs(seconds));
-            self.0
-                .correlate(key, message, &format!("at-{seconds}").into(), wall, now)
+            let now = self.1 + Duration::from_secs(seconds);
+            self.0.correlate(key, message, event(&format!("at-{seconds}"), 1), now)
         }
     }
 
-    fn patch(name: &str, count: u32) -> EventAction {
-        EventAction::Patch {
+    fn event(name: &str, count: u32) -> EventCount {
+        EventCount {
             name: name.into(),
             count,
             first_timestamp: Timestamp::UNIX_EPOCH,
@@ -139,22 +117,25 @@ mod tests {
     #[test]
     fn repetition_is_counted_and_sent_every_five_minutes() {
         let mut recorder = Recorder(EventCorrelator::default(), Instant::now());
-        assert_eq!(recorder.record(Reason::FailedKillPod, "a", 0), EventAction::Create);
+        assert_eq!(recorder.record(Reason::FailedKillPod, "a", 0), Some(event("at-0", 1)));
         for seconds in [1, 60, 299] {
-            assert_eq!(recorder.record(Reason::FailedKillPod, "a", seconds), EventAction::Skip);
+            assert_eq!(recorder.record(Reason::FailedKillPod, "a", seconds), None);
         }
-        assert_eq!(recorder.record(Reason::FailedKillPod, "a", 300), patch("at-0", 5));
-        assert_eq!(recorder.record(Reason::FailedKillPod, "a", 301), EventAction::Skip);
-        assert_eq!(recorder.record(Reason::FailedUnMount, "a", 301), EventAction::Create);
+        assert_eq!(recorder.record(Reason::FailedKillPod, "a", 300), Some(event("at-0", 5)));
+        assert_eq!(recorder.record(Reason::FailedKillPod, "a", 301), None);
+        assert_eq!(
+            recorder.record(Reason::FailedUnMount, "a", 301),
+            Some(event("at-301", 1))
+        );
     }
 
     #[test]
     fn new_message_makes_a_new_event_at_most_once_a_minute() {
         let mut recorder = Recorder(EventCorrelator::default(), Instant::now());
         recorder.record(Reason::FailedKillPod, "a", 0);
-        assert_eq!(recorder.record(Reason::FailedKillPod, "b", 59), EventAction::Skip);
-        assert_eq!(recorder.record(Reason::FailedKillPod, "c", 60), EventAction::Create);
-        assert_eq!(recorder.record(Reason::FailedKillPod, "c", 61), EventAction::Skip);
+        assert_eq!(recorder.record(Reason::FailedKillPod, "b", 59), None);
+        assert_eq!(recorder.record(Reason::FailedKillPod, "c", 60), Some(event("at-60", 1)));
+        assert_eq!(recorder.record(Reason::FailedKillPod, "c", 61), None);
     }
 
     #[test]
@@ -163,9 +144,9 @@ mod tests {
         let actions: Vec<_> = (0..60)
             .map(|minute| recorder.record(Reason::TeardownBlocked, &format!("since {minute} min"), minute * 60))
             .collect();
-        assert_eq!(actions[0], EventAction::Create);
-        assert!(!actions[1..].contains(&EventAction::Create));
-        assert_eq!(actions[55], patch("at-0", 56));
+        assert_eq!(actions[0], Some(event("at-0", 1)));
+        assert!(actions[1..].iter().flatten().all(|sent| sent.count > 1));
+        assert_eq!(actions[55], Some(event("at-0", 56)));
     }
 
     #[test]
@@ -177,7 +158,7 @@ mod tests {
                 field_path: None,
                 reason: Reason::Killing,
             };
-            correlator.correlate(key, "m", &"n".into(), Timestamp::UNIX_EPOCH, Instant::now());
+            correlator.correlate(key, "m", event("n", 1), Instant::now());
         }
         assert_eq!(correlator.0.len(), MAX_ENTRIES);
     }

@@ -202,6 +202,7 @@ mod tests {
             namespace: "default".to_owned(),
             name: name.to_owned(),
             uid: name.to_owned(),
+            field_path: None,
         }
     }
 

@@ -40,7 +40,7 @@ use crate::{
     teardown::{context::Context, plan::Plan, status::Messages},
     trace_recorder::TraceRecorder,
     workers::{
-        KnownPod, Overview, PodRequests, Request, RequestReceiver,
+        KnownPod, Overview, PodRequests, Request,
         stop::{PodStop, StopAccepted, StopRejected},
     },
 };
@@ -95,14 +95,14 @@ impl Observer {
         context: Arc<Context>,
         (journal, counters): (Journal, Arc<Counters>),
         changes: mpsc::Receiver<Arc<PodView>>,
-        requests: RequestReceiver,
+        requests: mpsc::Receiver<Request>,
     ) -> Self {
         Self {
             reader: PodReader::new(context),
             journal,
             counters,
             changes,
-            requests: requests.0,
+            requests,
             known: HashMap::new(),
             observed: HashMap::new(),
             seen: HashMap::new(),
@@ -412,8 +412,7 @@ impl PodRequests for Observer {
     }
 
     fn stop_pod(&mut self, stop: PodStop) -> Result<StopAccepted, StopRejected> {
-        let (pod, why) = (stop.pod(), Blocked::OnlyObserves.to_string());
-        Err(StopRejected::Blocked { pod, why })
+        Err(StopRejected::Blocked(stop.pod(), Blocked::OnlyObserves.to_string()))
     }
 
     fn trace_recorder(&self, uid: &PodUid) -> Option<Arc<TraceRecorder>> {
@@ -422,10 +421,7 @@ impl PodRequests for Observer {
 
     fn find_pod(&self, name: &ObjectName) -> Option<KnownPod> {
         let view = self.known.values().find(|view| name.names(&view.pod))?;
-        Some(KnownPod {
-            view: Arc::clone(view),
-            trace: self.trace_recorder(&view.pod.uid),
-        })
+        Some((Arc::clone(view), self.trace_recorder(&view.pod.uid)))
     }
 
     fn terminating_uids(&self) -> BTreeSet<PodUid> {

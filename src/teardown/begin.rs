@@ -1,16 +1,19 @@
 //! A pod's termination: begun or resumed here, and run by a worker.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{Arc, atomic::AtomicU32},
     time::Duration,
 };
 
-use tokio::sync::watch;
+use futures::FutureExt as _;
+use tokio::{sync::watch, time::sleep};
 use tracing::Instrument as _;
 
 use super::{
     WorkerResult,
     attempt::{PodUpdate, Worker},
+    boundary::Counted,
     context::Context,
     grace,
     period::Period,
@@ -24,6 +27,9 @@ use crate::{
     },
     trace_recorder::TraceRecorder,
 };
+
+/// Delay before a worker that panicked is restarted.
+const AFTER_PANIC: Duration = Duration::from_secs(10);
 
 /// The termination of one pod.
 #[derive(Clone)]
@@ -91,19 +97,34 @@ impl Termination {
         }
     }
 
-    /// Runs a worker for the pod until it has a result, such as that the agent stops.
+    /// Runs a worker for the pod until it has a result, such as that the agent stops. A worker that panics is restarted.
     pub fn run(&self) -> impl Future<Output = WorkerResult> + Send + use<> {
-        let worker = Worker {
+        let pod = self.recorder.pod();
+        let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
+        let termination = self.clone();
+        let run = async move {
+            loop {
+                let worker = worker::run(termination.worker());
+                match AssertUnwindSafe(worker).catch_unwind().await {
+                    Ok(result) => return result,
+                    Err(_) => termination.context.events.count(Counted::WorkerPanicked),
+                }
+                tracing::error!("Worker panicked; it is restarted");
+                sleep(AFTER_PANIC).await;
+            }
+        };
+        run.instrument(span)
+    }
+
+    fn worker(&self) -> Worker {
+        Worker {
             context: Arc::clone(&self.context),
             updates: self.updates.subscribe(),
             period: Arc::clone(&self.period),
             recorder: Arc::clone(&self.recorder),
             failed_reads: AtomicU32::new(0),
             runtime_state: RuntimeState::default(),
-        };
-        let pod = self.recorder.pod();
-        let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
-        worker::run(worker).instrument(span)
+        }
     }
 
     /// Shortens the grace period. `false` if it was not longer, or the pod's containers are stopped.
@@ -115,6 +136,12 @@ impl Termination {
             self.recorder.set_grace(grace, self.period.end());
         }
         shorter
+    }
+
+    /// Shortens the grace period once the disk has the shorter one: it must not grow after a crash.
+    pub async fn shorten_durably(&self, grace: Duration) {
+        self.context.journal.durable().await.ok();
+        self.shorten(grace);
     }
 
     /// Shortens the grace period in the journal. A later start has the shorter one.

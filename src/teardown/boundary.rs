@@ -106,6 +106,8 @@ pub enum Counted<'a> {
     AttemptFailed(&'a [Failure]),
     /// A preStop hook failed.
     HookFailed,
+    /// A worker panicked. It is restarted.
+    WorkerPanicked,
     /// The final delete of a pod was accepted.
     PodDeleted,
 }

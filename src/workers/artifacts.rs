@@ -69,21 +69,16 @@ pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, 
     let on_disk = move || -> Result<BTreeMap<PodUid, PodArtifacts>, Fault> {
         let mut found = BTreeMap::<PodUid, PodArtifacts>::new();
         let mut mark = |uid: &str, set: &dyn Fn(&mut PodArtifacts)| set(found.entry(uid.into()).or_default());
-        for uid in directories(root.pods())? {
-            if PodDir::new(&root, &uid).is_ok() {
-                mark(&uid, &|artifacts| artifacts.directory = true);
-            }
+        let is_uid = |name: &&str| PodDir::new(&root, name).is_ok();
+        for uid in directories(root.pods())?.iter().map(String::as_str).filter(is_uid) {
+            mark(uid, &|artifacts| artifacts.directory = true);
         }
-        for uid in mapped_pods(&storage)? {
-            if PodDir::new(&root, &uid).is_ok() {
-                mark(&uid, &|artifacts| artifacts.device = true);
-            }
+        for uid in mapped_pods(&storage)?.iter().map(|uid| &**uid).filter(is_uid) {
+            mark(uid, &|artifacts| artifacts.device = true);
         }
         let table = storage.mounts.read()?;
-        for uid in table.pods().filter_map(OsStr::to_str) {
-            if PodDir::new(&root, uid).is_ok() {
-                mark(uid, &|artifacts| artifacts.mount = true);
-            }
+        for uid in table.pods().filter_map(OsStr::to_str).filter(is_uid) {
+            mark(uid, &|artifacts| artifacts.mount = true);
         }
         for uid in cgroups.pod_uids(&cgroup_root)? {
             mark(&uid, &|artifacts| artifacts.cgroup = true);
@@ -149,41 +144,33 @@ pub fn runtime_pods(sandboxes: Vec<PodSandbox>) -> BTreeMap<PodUid, RuntimePodSu
 /// If any of these cannot be read.
 pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, String> {
     let (found, unread) = scan(context).await.map_err(|error| error.to_string())?;
-    let mut names: HashSet<PodUid> = match unread {
-        Some(why) => return Err(why),
-        None => found.into_keys().collect(),
-    };
+    if let Some(why) = unread {
+        return Err(why);
+    }
     let in_runtime = context.node.cri.pods().await.map_err(|error| error.to_string())?;
-    names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
     let (root, storage) = (context.node.storage.root.clone(), Arc::clone(&context.node.storage));
-    let on_disk = move || -> Result<HashSet<PodUid>, String> {
-        let to_text = |fault: Fault| fault.to_string();
+    let on_disk = move || -> Result<HashSet<PodUid>, Fault> {
         // A mount may exist without a visible directory.
-        let mounts = storage.all_mounts.read().map_err(to_text)?;
+        let mounts = storage.all_mounts.read()?;
         let parts = mounts.all().flat_map(|mount| mount.path.iter());
         let mut names: HashSet<PodUid> = parts.filter_map(|part| Some(part.to_str()?.into())).collect();
-        let failed = |error: io::Error| to_text(Fault::new("read", root.pods(), errno(&error)));
+        let failed = |error: io::Error| Fault::new("read", root.pods(), errno(&error));
         for entry in fs::read_dir(root.pods()).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
             names.extend(name.to_str().map(PodUid::from));
         }
-        let directory = Dir::open(root.path()).map_err(to_text)?;
-        let checkpoint = directory
-            .map(|it| dra_checkpoint::read(&it))
-            .transpose()
-            .map_err(to_text)?;
-        let claims = checkpoint.flatten().unwrap_or_default();
+        let checkpoint = Dir::open(root.path())?.map(|dir| dra_checkpoint::read(&dir));
+        let claims = checkpoint.transpose()?.flatten().unwrap_or_default();
         let prepared_for = claims.iter().flat_map(|claim| &claim.pods);
         names.extend(prepared_for.map(|uid| uid.as_str().into()));
         Ok(names)
     };
-    let on_disk = context
-        .node
-        .reads
-        .run_blocking(on_disk)
-        .await
-        .map_err(|error| error.to_string())?;
-    names.extend(on_disk?);
+    let on_disk = context.node.reads.run_blocking(on_disk).await;
+    let mut names = on_disk
+        .map_err(|error| error.to_string())?
+        .map_err(|fault| fault.to_string())?;
+    names.extend(found.into_keys());
+    names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
     Ok(names)
 }
 

@@ -8,14 +8,11 @@ use std::{
 
 use tokio::{
     sync::mpsc,
-    task::{Id, JoinError, JoinSet},
-    time::{interval, sleep, timeout},
+    task::{JoinError, JoinSet},
+    time::{interval, timeout},
 };
 
-use super::{
-    handle::{Request, RequestReceiver},
-    stop::PodStop,
-};
+use super::{Request, stop::PodStop};
 use crate::{
     clock::rounded,
     counters::Counters,
@@ -42,8 +39,6 @@ mod requests;
 
 /// Number of traces of finished pods to keep: enough for a drained node.
 const MAX_TRACES: usize = 256;
-/// Delay before a worker that panicked is restarted.
-const AFTER_PANIC: Duration = Duration::from_secs(10);
 /// How often workers are started for queued pods, beside each time that one has finished: those that are blocked do not count.
 const QUEUE_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -100,10 +95,9 @@ pub struct PodWorkers {
     /// What was recorded during stops that were canceled since, and stays true: an exited container never runs again, and a process of
     /// the pod stays one.
     canceled: HashMap<PodUid, (Exits, Vec<KnownProcess>)>,
-    workers: JoinSet<WorkerResult>,
+    workers: JoinSet<(PodUid, WorkerResult)>,
     /// Requests that wait for the disk before they shorten a grace period.
     shortening: JoinSet<()>,
-    tasks: HashMap<Id, PodUid>,
     traces: VecDeque<Arc<TraceRecorder>>,
     exporter: Option<TraceExporter>,
     changes: mpsc::Receiver<Arc<PodView>>,
@@ -113,13 +107,14 @@ pub struct PodWorkers {
 // === impl PodWorkers ===
 
 impl PodWorkers {
-    /// An empty map that gets its updates from `changes`.
+    /// An empty map that gets its updates from `changes`. The exporter gets the traces of pods.
     pub fn new(
         context: Arc<Context>,
         guard: Guard,
         counters: Arc<Counters>,
+        exporter: Option<TraceExporter>,
         changes: mpsc::Receiver<Arc<PodView>>,
-        requests: RequestReceiver,
+        requests: mpsc::Receiver<Request>,
     ) -> Self {
         Self {
             context,
@@ -130,18 +125,11 @@ impl PodWorkers {
             canceled: HashMap::new(),
             workers: JoinSet::new(),
             shortening: JoinSet::new(),
-            tasks: HashMap::new(),
             traces: VecDeque::new(),
-            exporter: None,
+            exporter,
             changes,
-            requests: requests.0,
+            requests,
         }
-    }
-
-    /// Exports traces of pods.
-    #[must_use]
-    pub fn with_exporter(self, exporter: Option<TraceExporter>) -> Self {
-        Self { exporter, ..self }
     }
 
     /// Runs until `changes` is closed. Then waits for terminating pods for `drain_timeout`.
@@ -152,7 +140,7 @@ impl PodWorkers {
                 // Results of workers are limited by their number and delay updates only briefly. Updates come before requests, which
                 // may be unlimited.
                 biased;
-                Some(result) = self.workers.join_next_with_id() => self.worker_finished(result),
+                Some(result) = self.workers.join_next() => self.worker_finished(result),
                 Some(found) = self.check.join_next() => self.node_is_checked(found),
                 change = self.changes.recv() => match change {
                     Some(change) => self.change(change),
@@ -169,7 +157,7 @@ impl PodWorkers {
             while !self.workers.is_empty() {
                 tokio::select! {
                     biased;
-                    Some(result) = self.workers.join_next_with_id() => self.worker_finished(result),
+                    Some(result) = self.workers.join_next() => self.worker_finished(result),
                     Some(request) = self.requests.recv() => request(&mut self),
                     Some(_) = self.shortening.join_next() => {}
                     else => {}
@@ -240,7 +228,7 @@ impl PodWorkers {
             was_queued: matches!(self.pods.get(uid), Some(PodState::Queued(_))),
         };
         self.pods.insert(uid.clone(), PodState::Terminating(pod));
-        self.start(uid, Duration::ZERO);
+        self.start(uid);
     }
 
     /// Passes an update of a terminating pod to its worker. It never reverts the deletion.
@@ -281,65 +269,54 @@ impl PodWorkers {
             self.context.journal.clear_stop_request(uid);
         }
         if pod.state == WorkerState::Kept {
-            self.start(uid, Duration::ZERO);
+            self.start(uid);
         }
     }
 
-    fn start(&mut self, uid: &PodUid, after: Duration) {
+    fn start(&mut self, uid: &PodUid) {
         let Some(PodState::Terminating(pod)) = self.pods.get_mut(uid) else {
             return;
         };
         pod.state = WorkerState::Working;
         let worker = pod.termination.run();
         let context = self.exporter.as_ref().map(|_| TraceContext::for_pod(uid.as_str()));
-        let run = trace_context::scope(context, async move {
-            sleep(after).await;
-            worker.await
-        });
-        let id = self.workers.spawn(run).id();
-        self.tasks.insert(id, uid.clone());
+        let uid = uid.clone();
+        let run = async move { (uid, worker.await) };
+        self.workers.spawn(trace_context::scope(context, run));
     }
 
-    fn worker_finished(&mut self, result: Result<(Id, WorkerResult), JoinError>) {
-        let (id, outcome) = match result {
-            Ok((id, outcome)) => (id, Some(outcome)),
-            Err(error) => (error.id(), None),
-        };
-        let Some(uid) = self.tasks.remove(&id) else { return };
+    fn worker_finished(&mut self, result: Result<(PodUid, WorkerResult), JoinError>) {
+        // No worker is aborted, and a panic is not a result.
+        let Ok((uid, outcome)) = result else { return };
         let Some(PodState::Terminating(pod)) = self.pods.get_mut(&uid) else {
             return;
         };
         // A pod that is not finished may have something on the node.
-        pod.was_queued &= matches!(outcome, Some(WorkerResult::Finished) | None);
-        let PodRef { namespace, name, .. } = pod.termination.recorder.pod().clone();
+        pod.was_queued &= outcome == WorkerResult::Finished;
         match outcome {
-            Some(WorkerResult::Stopping) => {}
-            Some(WorkerResult::Kept) => {
+            WorkerResult::Stopping => {}
+            WorkerResult::Kept => {
                 pod.state = WorkerState::Kept;
                 pod.termination.recorder.set_kept();
                 // A deletion may have come during the worker's last steps.
                 let is_deleted = pod.termination.updates.borrow().view.is_deletion_shown();
                 if is_deleted && !self.context.stopping.is_cancelled() {
-                    self.start(&uid, Duration::ZERO);
+                    self.start(&uid);
                 }
             }
-            Some(WorkerResult::Finished) => {
+            WorkerResult::Finished => {
                 self.record_finished(&uid);
                 self.begin_queued();
             }
-            Some(WorkerResult::FinishedByKubelet) => {
-                tracing::info!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "Kubelet has finished the pod");
+            WorkerResult::FinishedByKubelet => {
                 let recorder = Arc::clone(&pod.termination.recorder);
+                let PodRef { namespace, name, .. } = recorder.pod();
+                tracing::info!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "Kubelet has finished the pod");
                 self.context.journal.forget(&uid);
                 self.export(&recorder, Outcome::Finished);
                 self.pods.insert(uid, PodState::Gone);
             }
-            Some(WorkerResult::Canceled) => self.record_canceled(uid),
-            None => {
-                self.counters.count(|counts| counts.workers_panicked += 1);
-                tracing::error!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, "Worker panicked; it is restarted");
-                self.start(&uid, AFTER_PANIC);
-            }
+            WorkerResult::Canceled => self.record_canceled(uid),
         }
     }
 

@@ -50,41 +50,26 @@ pub struct StopAccepted {
     pub reason: Option<String>,
 }
 
-/// Why a request is rejected.
+/// Why a request is rejected. The first text is namespace and name of the pod.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum StopRejected {
     /// No such pod.
     #[error("no pod {0} is known on this node")]
     Unknown(String),
-    /// Another pod has the name.
-    #[error("{pod} has UID {uid}, which is not the requested UID")]
-    OtherUid {
-        /// Namespace and name.
-        pod: String,
-        /// UID of the other pod.
-        uid: PodUid,
-    },
-    /// More than one pod has the name, for example while absence proves nothing.
-    #[error("more than one pod is known as {pod}, with the UIDs {uids}: name one of them with --uid")]
-    Several {
-        /// Namespace and name.
-        pod: String,
-        /// The UIDs.
-        uids: String,
-    },
+    /// Another pod, with this UID, has the name.
+    #[error("{0} has UID {1}, which is not the requested UID")]
+    OtherUid(String, PodUid),
+    /// More than one pod has the name, with these UIDs, for example while absence proves nothing.
+    #[error("more than one pod is known as {0}, with the UIDs {1}: name one of them with --uid")]
+    Several(String, String),
     /// It is the mirror pod of a static pod.
     #[error(
         "{0} is the mirror of a static pod: take its manifest off the node instead; a kubelet would only start it again"
     )]
     Mirror(String),
-    /// The gate blocks.
-    #[error("{pod} is left alone: {why}")]
-    Blocked {
-        /// Namespace and name.
-        pod: String,
-        /// Why it blocks.
-        why: String,
-    },
+    /// The gate blocks, for this reason.
+    #[error("{0} is left alone: {1}")]
+    Blocked(String, String),
     /// The agent stops, and begins no termination.
     #[error("the termination of {0} is not started: the agent is stopping; repeat the command once it runs again")]
     Stopping(String),
@@ -111,19 +96,11 @@ impl PodStop {
         let view = match (&meant[..], &others[..]) {
             ([view], _) => *view,
             ([], []) => return Err(StopRejected::Unknown(self.pod())),
-            ([], [other, ..]) => {
-                return Err(StopRejected::OtherUid {
-                    pod: self.pod(),
-                    uid: other.pod.uid.clone(),
-                });
-            }
+            ([], [other, ..]) => return Err(StopRejected::OtherUid(self.pod(), other.pod.uid.clone())),
             (several, _) => {
                 let mut uids: Vec<_> = several.iter().map(|view| view.pod.uid.to_string()).collect();
                 uids.sort_unstable();
-                return Err(StopRejected::Several {
-                    pod: self.pod(),
-                    uids: uids.join(", "),
-                });
+                return Err(StopRejected::Several(self.pod(), uids.join(", ")));
             }
         };
         if view.mirror {
@@ -140,7 +117,7 @@ impl PodStop {
         } else {
             why
         };
-        StopRejected::Blocked { pod: self.pod(), why }
+        StopRejected::Blocked(self.pod(), why)
     }
 
     /// Namespace and name.
@@ -181,13 +158,13 @@ mod tests {
         let resolve = |name, uid| stop(name, uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
         assert_eq!(resolve("a", None), Ok("1".into()));
         assert_eq!(resolve("a", Some("1")), Ok("1".into()));
-        assert!(matches!(resolve("a", Some("9")), Err(StopRejected::OtherUid { .. })));
+        assert!(matches!(resolve("a", Some("9")), Err(StopRejected::OtherUid(..))));
         assert!(matches!(resolve("static", None), Err(StopRejected::Mirror(_))));
         assert!(matches!(resolve("b", None), Err(StopRejected::Unknown(_))));
         let pods = [view("a", "1", false), view("a", "3", false)];
         let resolve = |uid| stop("a", uid).resolve(pods.iter()).map(|view| view.pod.uid.clone());
         assert_eq!(resolve(Some("1")), Ok("1".into()));
         assert_eq!(resolve(Some("3")), Ok("3".into()));
-        assert!(matches!(resolve(None), Err(StopRejected::Several { uids, .. }) if uids == "1, 3"));
+        assert!(matches!(resolve(None), Err(StopRejected::Several(_, uids)) if uids == "1, 3"));
     }
 }

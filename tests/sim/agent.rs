@@ -114,7 +114,7 @@ impl Machine {
         );
         let task = tokio::spawn(async move {
             let pods = PodAgent::new(host, outside, settings, NODE, &state_dir).await?;
-            *slot.lock().unwrap() = Some(pods.admin());
+            *slot.lock().unwrap() = Some(pods.shared.clone());
             let stopped = async {
                 // A dropped sender stops the agent, too.
                 stopped.await.ok();

@@ -1,27 +1,29 @@
-//! The parts of the agent, each built from its settings.
+//! The parts of the agent, each built from its settings, its tasks, and their end.
 
-use std::{path::Path, sync::Arc};
+use std::{path::Path, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
-use tokio::sync::watch;
+use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{PodAgent, running::LocalRuntime, send_events};
+use super::{PodAgent, send_events};
 use crate::{
-    agent::{
-        cluster::NodeCluster,
-        node_condition::{NodeConditionReporter, RunningReporter},
-    },
+    agent::{cluster::NodeCluster, node_condition::NodeConditionReporter},
     api::ApiClient,
     config::TakeoverSettings,
     events::Events,
     handover::{cluster::proof, monitor::KubeletMonitor},
     model::{problem::Problem, problems},
     node::{
-        cgroups::Cgroups, cri::Cri, host::PROC, kubelet_unit::on_this_node, mount_namespace, runtime, systemd::Systemd,
+        cgroups::Cgroups,
+        cri::{Cri, types::RuntimeVersion},
+        host::PROC,
+        kubelet_unit::on_this_node,
+        mount_namespace, runtime,
+        systemd::Systemd,
         threads::Threads,
     },
-    tasks::{run_with_restarts, spawn},
+    tasks::{finish_or_abort, run_with_restarts, spawn},
     teardown::{
         boundary::Terminating,
         context::{Context, LocalNode},
@@ -32,6 +34,33 @@ use crate::{
 
 /// Concurrent reads of the node for all workers.
 const READS: usize = 8;
+/// Maximum time to send the last events when the agent stops.
+const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time to send the last traces when the agent stops.
+const TRACE_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The container runtime of this node, and its cgroups.
+pub(super) struct LocalRuntime {
+    pub cri: Cri,
+    pub version: RuntimeVersion,
+    pub cgroups: Cgroups,
+}
+
+/// The tasks of a running agent.
+pub(super) struct Tasks {
+    /// The watch of the pods. The workers exit when it does.
+    pub source: AbortOnDropHandle<()>,
+    /// `None` if the agent only observes.
+    pub housekeeping: Option<AbortOnDropHandle<()>>,
+    pub event_sender: AbortOnDropHandle<()>,
+    /// The workers of the pods, or the observer.
+    pub workers: AbortOnDropHandle<()>,
+    /// Tasks that end at any moment.
+    pub background: Vec<AbortOnDropHandle<()>>,
+    /// Reports the role in the cluster until the token is cancelled.
+    pub reporter: Option<(CancellationToken, AbortOnDropHandle<()>)>,
+    pub trace_sender: Option<AbortOnDropHandle<()>>,
+}
 
 impl PodAgent {
     /// Waits until the runtime answers, and finds the cgroups.
@@ -44,8 +73,8 @@ impl PodAgent {
             Some(runtime) => Cri::with_service(runtime, self.effects.clone()),
             None => Cri::new(endpoint, self.effects.clone()),
         }
-        .with_durations(self.runtime_calls.clone());
-        let version = runtime::wait_until_ready(&cri, endpoint, &self.reports.runtime).await;
+        .with_durations(self.shared.runtime_calls.clone());
+        let version = runtime::wait_until_ready(&cri, endpoint, &self.shared.runtime).await;
         let version = version.map_err(|error| problems::not_a_runtime(endpoint, &error))?;
         if self.outside.runtime.is_none() {
             mount_namespace::wait_for_check(&self.host.proc, endpoint.path()).await?;
@@ -58,7 +87,7 @@ impl PodAgent {
     /// Starts to check, again and again, whether the runtime answers.
     pub(super) fn start_runtime_probe(&self, cri: &Cri) -> AbortOnDropHandle<()> {
         let (cri, endpoint) = (cri.clone(), self.settings.cri_endpoint.clone());
-        let report = self.reports.runtime.clone();
+        let report = self.shared.runtime.clone();
         let monitor = move || runtime::monitor(cri.clone(), endpoint.clone(), report.clone());
         spawn(run_with_restarts("runtime probe", monitor))
     }
@@ -69,29 +98,34 @@ impl PodAgent {
             &self.settings.kube,
             self.settings.kubeconfig.clone(),
             self.effects.clone(),
-            Some(proof(&self.guard, &self.node_name)),
+            Some(proof(&self.shared.guard, &self.node_name)),
             self.outside.dial.clone(),
             &self.node_name,
         );
         let api = api.map_err(|error| problems::api_client("--kubeconfig", &error))?;
-        self.api.set(api.clone()).ok();
+        self.shared.api.set(api.clone()).ok();
         Ok(api)
     }
 
     /// Starts to report the role as a condition of the Node.
-    pub(super) fn start_reporter(&self, api: &ApiClient) -> RunningReporter {
-        let api = api.clone().with_effects(self.guard.node_effects());
+    pub(super) fn start_reporter(&self, api: &ApiClient) -> (CancellationToken, AbortOnDropHandle<()>) {
+        let api = api.clone().with_effects(self.shared.guard.node_effects());
         // Events about pods wait while the kubelet works; these do not.
-        let (events, sender) = Events::new(send_events(api.clone()), &self.node_name, Arc::clone(&self.counters));
+        let (events, sender) = Events::new(
+            send_events(api.clone()),
+            &self.node_name,
+            Arc::clone(&self.shared.counters),
+        );
         let wall = self.host.clock.wall();
         let reporter = NodeConditionReporter {
             api,
-            guard: self.guard.clone(),
+            guard: self.shared.guard.clone(),
             events: events.with_clock(wall.clone()),
-            role: self.reports.role.as_ref().map(watch::Sender::subscribe),
+            role: self.shared.role.clone(),
             wall: wall.clone(),
         };
-        reporter.start(sender)
+        let stop = CancellationToken::new();
+        (stop.clone(), spawn(reporter.run(stop, sender)))
     }
 
     /// Starts to observe whether the kubelet works, if the node may have one.
@@ -104,7 +138,7 @@ impl PodAgent {
         // systemd knows the processes of this node, as a test's directory does not have.
         let unit_of_node = || (proc == Path::new(PROC)).then(|| on_this_node(proc));
         let monitor = KubeletMonitor {
-            guard: self.guard.clone(),
+            guard: self.shared.guard.clone(),
             kubeconfig: self.settings.kubeconfig.clone(),
             reads: Threads::with_slots(1).with_blocking(self.outside.blocking),
             api: api.clone(),
@@ -113,7 +147,7 @@ impl PodAgent {
             clock: self.host.clock.clone(),
             fence: fences_kubelet.then(Systemd::of_host),
             read_unit: self.outside.kubelet_unit.clone().or_else(unit_of_node),
-            report: self.reports.role.clone()?,
+            report: self.shared.role.clone()?,
         };
         let run = move || monitor.clone().run();
         Some(spawn(run_with_restarts("kubelet monitor", run)))
@@ -121,7 +155,7 @@ impl PodAgent {
 
     /// What all workers share.
     pub(super) fn context(&self, api: ApiClient, runtime: LocalRuntime, events: Events) -> Context {
-        let (host, settings, guard) = (&self.host, &self.settings, &self.guard);
+        let (host, settings, guard) = (&self.host, &self.settings, &self.shared.guard);
         let cluster = NodeCluster {
             api,
             guard: guard.clone(),
@@ -132,16 +166,16 @@ impl PodAgent {
             &settings.kubelet_root,
             &self.effects,
             Arc::new(cluster.clone()),
-            self.journal.clone(),
+            self.shared.journal.clone(),
         );
-        let workers = self.handle.clone();
+        let workers = self.shared.workers.clone();
         let terminating: Terminating = Arc::new(move || {
             let workers = workers.clone();
             async move { workers.ask(|pods| pods.terminating()).await.unwrap_or_default() }.boxed()
         });
         Context {
             api: Arc::new(cluster),
-            journal: self.journal.clone(),
+            journal: self.shared.journal.clone(),
             events: Arc::new(events.with_clock(host.clock.wall().clone())),
             work: guard.work.clone(),
             terminating,
@@ -159,6 +193,35 @@ impl PodAgent {
             limits: Arc::new(Limits::new(host.processors)),
             driver_hold: settings.driver_hold,
             stopping: CancellationToken::new(),
+        }
+    }
+}
+
+// === impl Tasks ===
+
+impl Tasks {
+    /// Stops all tasks; pods in progress have `shutdown_timeout`.
+    pub async fn stop(mut self, shutdown_timeout: Duration) {
+        self.source.abort();
+        drop(self.housekeeping);
+        if !self.workers.is_finished() {
+            let exit = timeout(shutdown_timeout + Duration::from_secs(1), &mut self.workers);
+            if exit.await.is_err() {
+                tracing::error!("Pod workers do not exit");
+            }
+        }
+        drop(self.background);
+        // Events are best effort, and so is the Node's condition.
+        let report_stop = async {
+            if let Some((stop, reporter)) = self.reporter {
+                stop.cancel();
+                reporter.await.ok();
+            }
+        };
+        tokio::join!(report_stop, finish_or_abort(self.event_sender, EVENT_FLUSH_TIMEOUT));
+        // So are traces. The workers have dropped the exporter.
+        if let Some(sender) = self.trace_sender {
+            finish_or_abort(sender, TRACE_FLUSH_TIMEOUT).await;
         }
     }
 }

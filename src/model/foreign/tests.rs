@@ -117,6 +117,7 @@ fn event(text: &str) -> String {
         namespace: "default".to_owned(),
         name: "web-0".to_owned(),
         uid: "1".to_owned(),
+        field_path: None,
     };
     events.record(&about, Reason::FailedKillPod, text);
     drop(events);

@@ -24,13 +24,14 @@ pub const STATUS: &str = "/v1/gc/status";
 const NO_COLLECTOR: &str = "this agent does not collect: it was started without --gc-kubeconfig, or with --gc never";
 
 /// Answers requests about the collector.
+#[derive(Clone)]
 pub struct CollectorAdmin {
     /// The collector's API client.
     pub client: MetadataClient,
     /// The leader election.
     pub election: LeaderElection,
     /// State of the collector; `None` while it is on standby.
-    pub current: watch::Receiver<Option<Arc<Shared>>>,
+    pub current: watch::Sender<Option<Arc<Shared>>>,
     /// Totals of earlier terms as leader.
     pub earlier: watch::Sender<Totals>,
     /// Counters of its events.

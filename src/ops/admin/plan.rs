@@ -17,11 +17,11 @@ pub fn request_path(pod: &str) -> String {
 pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Answer {
     let name = name(query, "pod", "pod")?;
     let known = pods.ask(move |pods| pods.find_pod(&name)).await?;
-    let known = known
+    let (view, _) = known
         .ok_or_else(|| not_found("no such pod is known on this node; a pod is named NAMESPACE/NAME or by its UID"))?;
     let reader = pods.reader.get();
     let reader = reader.ok_or_else(|| unavailable("the agent has only just started; ask again"))?;
     let blocked = pods.guard.check_new().err().iter().map(ToString::to_string).collect();
     let terminator = pods.terminated_by().terminator();
-    json_answer(&plan_teardown(reader, known.view, terminator, blocked).await)
+    json_answer(&plan_teardown(reader, view, terminator, blocked).await)
 }

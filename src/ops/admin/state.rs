@@ -42,21 +42,21 @@ pub struct Admin {
     pub gc: Option<CollectorAdmin>,
 }
 
-/// Answers requests about pods.
+/// Answers requests about pods, by what the agent's tasks share.
 #[derive(Clone)]
 pub struct PodsAdmin {
     /// State of the container runtime.
-    pub runtime: watch::Receiver<RuntimeReport>,
+    pub runtime: watch::Sender<RuntimeReport>,
     /// Decides whether the agent may act.
     pub guard: Guard,
     /// The clock of this boot.
     pub clock: BootClock,
     /// State of the watch.
-    pub watch: watch::Receiver<WatchReport>,
+    pub watch: watch::Sender<WatchReport>,
     /// Leftovers of deleted pods on this node.
-    pub leftovers: watch::Receiver<LeftoverReport>,
+    pub leftovers: watch::Sender<LeftoverReport>,
     /// The role; `None` without `--mode auto`.
-    pub role: Option<watch::Receiver<RoleReport>>,
+    pub role: Option<watch::Sender<RoleReport>>,
     /// How long a handover is valid while no kubelet is seen.
     pub handover_validity: Duration,
     /// The pod workers.

@@ -136,10 +136,10 @@ async fn find(pods: &PodsAdmin, uid: &str, request: PodStop) -> Result<PodStop, 
     }
     let name = ObjectName::Uid(uid.to_owned());
     let known = pods.ask(move |pods| pods.find_pod(&name)).await?;
-    let known = known.ok_or_else(|| not_found(StopRejected::Unknown(format!("with UID {uid}")).to_string()))?;
+    let (view, _) = known.ok_or_else(|| not_found(StopRejected::Unknown(format!("with UID {uid}")).to_string()))?;
     Ok(PodStop {
-        namespace: known.view.pod.namespace.to_string(),
-        name: known.view.pod.name.to_string(),
+        namespace: view.pod.namespace.to_string(),
+        name: view.pod.name.to_string(),
         uid: Some(uid.to_owned()),
         ..request
     })
@@ -148,8 +148,8 @@ async fn find(pods: &PodsAdmin, uid: &str, request: PodStop) -> Result<PodStop, 
 fn code_of(why: &StopRejected) -> StatusCode {
     match why {
         StopRejected::Unknown(_) => StatusCode::NOT_FOUND,
-        StopRejected::OtherUid { .. } | StopRejected::Several { .. } | StopRejected::Mirror(_) => StatusCode::CONFLICT,
-        StopRejected::Blocked { .. } | StopRejected::Stopping(_) => StatusCode::SERVICE_UNAVAILABLE,
+        StopRejected::OtherUid(..) | StopRejected::Several(..) | StopRejected::Mirror(_) => StatusCode::CONFLICT,
+        StopRejected::Blocked(..) | StopRejected::Stopping(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

@@ -17,7 +17,6 @@ use crate::{
     ops::why::{causes_of_finalizers, combined, explain_by_causes, explain_pod, rank},
     teardown::diagnosis::{diagnose, facts::TerminatedBy, gather::gather},
     watch::SourceState,
-    workers::KnownPod,
 };
 
 /// Path of the query, followed by `?of=` and a UID or a name.
@@ -46,7 +45,7 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Answer {
 async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanation, Stage)>, Refused> {
     let asked = name.clone();
     let known = pods.ask(move |pods| pods.find_pod(&asked)).await?;
-    let Some(KnownPod { view, trace }) = known else {
+    let Some((view, trace)) = known else {
         return Ok(finished(pods, name).await?.map(|trace| explain_trace(pods, &trace)));
     };
     let trace = trace.map(|record| record.trace());

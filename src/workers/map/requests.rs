@@ -19,7 +19,7 @@ use crate::{
     teardown::grace,
     trace_recorder::TraceRecorder,
     workers::{
-        handle::{KnownPod, Overview, PodRequests},
+        KnownPod, Overview, PodRequests,
         stop::{PodStop, StopAccepted, StopRejected},
     },
 };
@@ -124,7 +124,7 @@ impl PodRequests for PodWorkers {
             })
         });
         let (_, view, trace) = named.min_by_key(|(rank, ..)| *rank)?;
-        Some(KnownPod { view, trace })
+        Some((view, trace))
     }
 
     fn overview(&self) -> Overview {
@@ -178,10 +178,8 @@ impl PodWorkers {
         // Only the journal has this request, unlike a deletion. It must be durable before it shortens the grace period, which
         // never grows again.
         let termination = pod.termination.clone();
-        self.shortening.spawn(async move {
-            termination.context.journal.durable().await.ok();
-            termination.shorten(grace);
-        });
+        self.shortening
+            .spawn(async move { termination.shorten_durably(grace).await });
     }
 }
 
