@@ -14,7 +14,7 @@ use crate::{
     api::{Dial, MetadataClient},
     collector::{
         collect::collect,
-        leader_election::{self, CollectorRole, LeaderElection},
+        leader_election::{self, LeaderElection},
         shared::Shared,
     },
     config::GcSettings,
@@ -124,8 +124,7 @@ impl CollectorThread {
         let (events, sender) = Events::new(send, &self.node_name, Arc::clone(&self.shared.counters));
         let _sender = spawn(sender);
         loop {
-            let is_active = |role: &CollectorRole| matches!(role, CollectorRole::Active { .. });
-            if role.wait_for(is_active).await.is_err() {
+            if role.wait_for(Result::is_ok).await.is_err() {
                 return;
             }
             let shared = Shared::default().with_events(events.clone());

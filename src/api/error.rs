@@ -241,6 +241,7 @@ mod tests {
 
     use rcgen::{CertificateParams, KeyPair};
     use rustls::{ServerConfig, ServerConnection, crypto::ring, pki_types::PrivatePkcs8KeyDer};
+    use serde_json::Value;
 
     use super::*;
     use crate::{
@@ -294,7 +295,7 @@ mod tests {
             let errors = [
                 pods.version().await.unwrap_err(),
                 collector
-                    .json(Lane::Get, "/version", "application/json")
+                    .json::<Value>(Lane::Get, "/version", "application/json")
                     .await
                     .unwrap_err(),
             ];

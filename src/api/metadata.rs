@@ -8,6 +8,7 @@ use http::{StatusCode, header};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use jiff::Timestamp;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 
@@ -192,7 +193,7 @@ impl MetadataClient {
     }
 
     /// The JSON of a GET with this accept header.
-    pub async fn json(&self, lane: Lane, path: &str, accept: &'static str) -> Result<Value, ApiError> {
+    pub async fn json<T: DeserializeOwned>(&self, lane: Lane, path: &str, accept: &'static str) -> Result<T, ApiError> {
         let body = self
             .requests
             .fetch(lane.number(), RequestParts::get("GET", path, accept));
@@ -245,7 +246,8 @@ impl MetadataClient {
     /// Requests something small over each connection with watches of kinds below this number, so that it receives an answer.
     pub async fn probe_watch_connections(&self, kinds: usize) {
         let numbers = (0..kinds).step_by(WATCHES_PER_CONNECTION);
-        let probes = numbers.map(|number| timeout(PROBE_TIMEOUT, self.json(Lane::Kind(number), "/version", JSON)));
+        let probe = |number| self.json::<IgnoredAny>(Lane::Kind(number), "/version", JSON);
+        let probes = numbers.map(|number| timeout(PROBE_TIMEOUT, probe(number)));
         join_all(probes).await;
     }
 }

@@ -8,11 +8,12 @@ use std::{
 };
 
 use futures::{FutureExt as _, StreamExt as _, stream};
+use serde_json::Value;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    discovery::{Discovered, Discovery, FailedGroup, ServedKind},
+    discovery::{Discovered, Discovery, ServedKind},
     engine::Engine,
     kinds::{KindId, Resource},
     monitor::{Monitor, collection},
@@ -44,7 +45,6 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         client: client.clone(),
         shared: Arc::clone(&shared),
         monitors: HashMap::new(),
-        discovered: BTreeSet::new(),
     };
     let summary = summary::log_progress(Arc::clone(&shared));
     let tasks_shared = Arc::clone(&shared);
@@ -85,8 +85,6 @@ struct DiscoveryTask {
     client: MetadataClient,
     shared: Arc<Shared>,
     monitors: HashMap<KindId, RunningMonitor>,
-    /// Groups that were once reported completely.
-    discovered: BTreeSet<String>,
 }
 
 struct RunningMonitor {
@@ -155,9 +153,7 @@ impl DiscoveryTask {
     async fn apply(&mut self, found: &Discovered, started: Instant) {
         let mut served_ids = BTreeSet::new();
         for served in &found.served {
-            if let Some(id) = self.add_kind(served, found) {
-                served_ids.insert(id);
-            }
+            served_ids.extend(self.add_kind(served, found));
         }
         let removed: Vec<(KindId, String)> = {
             let core = self.shared.lock();
@@ -169,41 +165,22 @@ impl DiscoveryTask {
                 .collect()
         };
         self.remove_kinds(removed).await;
-        let reported = found.served.iter().map(|served| &served.group);
-        let in_full = reported.filter(|group| !found.failed.contains_key(*group)).cloned();
-        self.discovered.extend(in_full);
-        let unknown = |(group, _): &(&String, &FailedGroup)| !self.discovered.contains(*group);
-        let unknown = found.failed.iter().filter(unknown);
         self.shared
-            .with(|core| core.sync_state.set_unknown_groups(unknown, Instant::now()));
+            .with(|core| core.sync_state.record_discovery(found, Instant::now()));
         self.update_aggregated(found).await;
-        self.shared.with(|core| {
-            // Kinds that a built-in group has got since it failed are unknown. It will be reported again soon.
-            let sync_state = &core.sync_state;
-            let is_aggregated = |(group, it): (&String, &FailedGroup)| {
-                let mut versions = it.versions.iter();
-                versions.all(|version| sync_state.is_aggregated(group, version))
-            };
-            let known = found
-                .failed
-                .iter()
-                .filter(|(group, _)| self.discovered.contains(*group));
-            if known.into_iter().all(is_aggregated) {
-                core.sync_state.discovery_succeeded(started);
-            }
-        });
+        self.shared
+            .with(|core| core.sync_state.discovery_applied(found, started));
     }
 
     /// Looks up which failing groups are aggregated. A failed lookup changes nothing.
     async fn update_aggregated(&self, found: &Discovered) {
         let mut failing = self.shared.lock().sync_state.failing_groups(Instant::now());
-        for (group, failed) in &found.failed {
-            let versions = failed.versions.iter();
-            failing.extend(versions.map(|version| (group.clone(), version.clone())));
+        for (group, versions) in &found.failed {
+            failing.extend(versions.iter().map(|version| (group.clone(), version.clone())));
         }
         let lookups = failing.into_iter().map(|(group, version)| async move {
             let path = format!("{API_SERVICES}/{}", escape(&format!("{version}.{group}")));
-            let answer = self.client.json(Lane::Get, &path, JSON).await;
+            let answer = self.client.json::<Value>(Lane::Get, &path, JSON).await;
             ((group, version), answer)
         });
         let mut answers = stream::iter(lookups).buffered(MAX_LOOKUPS);

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     counts::Counts,
-    decide::{MAX_GETS, Policy, Step, decide},
+    decide::{Deletion, Finalizer, MAX_GETS, Step, decide},
     discovery::path_of,
     graph::{Graph, Link, Node, NodeId, NodeState, Observed, WorkItem},
     kinds::Scope,
@@ -14,15 +14,15 @@ use super::{
     object_events::ObjectEvents,
     outage::Outage,
     queue::{Queue, backoff},
-    request::{Owner, Request, Target},
-    sync_state::{FinalizerHold, GcFinalizer, SyncState},
+    request::{Action, Owner, Request, Target},
+    sync_state::{FinalizerHold, SyncState},
     uid::Uid,
 };
 use crate::api::escape;
 
 mod answers;
 
-pub use answers::GetEffect;
+pub use answers::requested_pause;
 
 /// Retry interval of a finalizer removal while a kind is not synced.
 const RETRY_NOT_SYNCED: Duration = Duration::from_secs(2);
@@ -32,7 +32,7 @@ const RETRY_DISCOVERY: (Duration, Duration) = (Duration::from_millis(100), RETRY
 const RETRY_BUSY_OWNER: Duration = Duration::from_millis(500);
 /// After this many conflicts in a row that leave the decision unchanged, resourceVersion is no longer a precondition.
 const CONFLICTS: u32 = 3;
-/// Maximum number of owners kept as confirmed.
+/// Maximum number of entries of each table about single objects.
 const MAX_ENTRIES: usize = 4096;
 /// Maximum number of decisions in a row before the lock is released.
 const MAX_DECISIONS: usize = 512;
@@ -48,8 +48,8 @@ pub struct Core {
     pub outage: Outage,
     /// Owners whose deletion finalizer a GET has confirmed, with the resourceVersion of that answer.
     confirmed: HashMap<NodeId, u64>,
-    /// Objects with the finalizer of a foreground or orphan deletion: the UID, and since when that is seen.
-    deleting_since: HashMap<NodeId, (Uid, Instant)>,
+    /// Objects with the finalizer of a foreground or orphan deletion, and since when that is seen.
+    deleting_since: HashMap<(NodeId, Uid), Instant>,
     /// Finalizer removals that wait for synced kinds: the object's UID, and since when.
     removable_since: HashMap<NodeId, (Uid, Instant)>,
     /// Objects whose last writes met conflicts that leave the decision unchanged: the number of conflicts, and the last
@@ -84,10 +84,7 @@ impl Core {
                 WorkItem::Decide(id) | WorkItem::GetOwner(id) => {
                     let Node { uid, state, .. } = *self.graph.node(id);
                     if state.exists() && state.has_deletion_finalizer() {
-                        let known = self.deleting_since.entry(id).or_insert((uid, now));
-                        if known.0 != uid {
-                            *known = (uid, now);
-                        }
+                        self.deleting_since.entry((id, uid)).or_insert(now);
                     }
                     self.enqueue(item, id, now);
                 }
@@ -99,15 +96,15 @@ impl Core {
     /// Objects in foreground or orphan deletion, and since when each is seen.
     pub fn waiting_deletions(&self) -> impl Iterator<Item = (NodeId, Instant)> {
         let all = self.deleting_since.iter();
-        let waiting = all.filter(|&(&id, &(uid, _))| is_waiting_deletion(&self.graph, id, uid));
-        waiting.map(|(&id, &(_, since))| (id, since))
+        let waiting = all.filter(|&(&(id, uid), _)| is_waiting_deletion(&self.graph, id, uid));
+        waiting.map(|(&(id, _), &since)| (id, since))
     }
 
     /// Forgets when finished deletions began.
     pub fn forget_finished_deletions(&mut self) {
         let graph = &self.graph;
         self.deleting_since
-            .retain(|&id, &mut (uid, _)| is_waiting_deletion(graph, id, uid));
+            .retain(|&(id, uid), _| is_waiting_deletion(graph, id, uid));
     }
 
     fn enqueue(&mut self, item: WorkItem, node: NodeId, now: Instant) {
@@ -182,14 +179,14 @@ impl Core {
         }
         let step = decide(&self.graph, id);
         let item = WorkItem::Decide(id);
-        if !matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer) {
+        if !matches!(step, Step::RemoveFinalizer(_)) {
             self.removable_since.remove(&id);
         }
-        match step {
-            Step::Nothing | Step::Wait | Step::Unresolved(_) => None,
+        let action = match step {
+            Step::Nothing | Step::Wait | Step::Unresolved(_) => return None,
             Step::NamespacedOwner(owners) => {
                 self.object_events.report_owners(&self.graph, id, &owners);
-                None
+                return None;
             }
             Step::GetOwners(owners) => {
                 if owners.len() == MAX_GETS {
@@ -197,31 +194,32 @@ impl Core {
                     self.queue.add_after(item, RETRY_BUSY_OWNER, now);
                 }
                 self.enqueue_gets(owners, now);
-                None
+                return None;
             }
             Step::DropReferences(owners) => {
                 if self.needs_confirmation(&owners, now) {
                     return None;
                 }
                 self.object_events.report_owners(&self.graph, id, &owners);
-                let owners = owners.into_iter().map(|owner| self.owner_reference(owner)).collect();
-                let target = self.target(id)?;
-                Some(Request::DropReferences { target, owners })
+                let owners = owners.into_iter().map(|owner| self.owner_reference(owner));
+                Action::DropReferences(owners.collect())
             }
-            Step::Delete {
-                policy,
-                clear_blocking,
-                waiting_owners,
-            } => self.delete(id, policy, clear_blocking, waiting_owners, now),
+            Step::Delete(deletion) => self.delete(id, deletion, now)?,
             // Its other finalizers may keep the object as an owner while these DELETE requests are in flight.
-            Step::RemoveForegroundFinalizer if self.deletes_in_flight.contains_key(&id) => None,
-            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer => self.remove_finalizer(id, &step, now),
+            Step::RemoveFinalizer(Finalizer::Foreground) if self.deletes_in_flight.contains_key(&id) => return None,
+            Step::RemoveFinalizer(finalizer) => self.remove_finalizer(id, finalizer, now)?,
+        };
+        let target = self.target(id)?;
+        if let Action::Delete(Deletion { waiting_owners, .. }) = &action {
+            for &owner in waiting_owners {
+                *self.deletes_in_flight.entry(owner).or_default() += 1;
+            }
         }
+        Some(Request { target, action })
     }
 
-    fn remove_finalizer(&mut self, id: NodeId, step: &Step, now: Instant) -> Option<Request> {
+    fn remove_finalizer(&mut self, id: NodeId, finalizer: Finalizer, now: Instant) -> Option<Action> {
         let item = WorkItem::Decide(id);
-        let finalizer = finalizer_of(step);
         let removable_since = self.removable_since(id, now);
         match self.sync_state.finalizer_hold(finalizer, Some(removable_since), now) {
             Some(FinalizerHold::Unconfirmed { why }) => {
@@ -239,52 +237,25 @@ impl Core {
             }
             None => {}
         }
-        Some(Request::RemoveFinalizer {
-            target: self.target(id)?,
-            finalizer: match finalizer {
-                GcFinalizer::Foreground => "foregroundDeletion",
-                GcFinalizer::Orphan => "orphan",
-            },
+        Some(Action::RemoveFinalizer {
+            finalizer,
             unsynced: self.sync_state.unsynced_reason(now),
         })
     }
 
-    fn delete(
-        &mut self,
-        id: NodeId,
-        policy: Policy,
-        clear_blocking: bool,
-        waiting_owners: Vec<NodeId>,
-        now: Instant,
-    ) -> Option<Request> {
-        if self.needs_confirmation(&waiting_owners, now) {
+    fn delete(&mut self, id: NodeId, deletion: Deletion, now: Instant) -> Option<Action> {
+        if self.needs_confirmation(&deletion.waiting_owners, now) {
             return None;
         }
         let owners: Vec<NodeId> = self.graph.owners(id).map(|link| link.node).collect();
         self.object_events.report_owners(&self.graph, id, &owners);
-        let target = self.target(id)?;
-        if waiting_owners
-            .iter()
-            .any(|&owner| self.queue.is_processing(WorkItem::Decide(owner)))
-        {
-            let item = WorkItem::Decide(id);
-            self.queue.add_rate_limited(
-                item,
-                "an owner's finalizer is being removed",
-                Some(RETRY_BUSY_OWNER),
-                now,
-            );
+        let is_busy = |&owner: &NodeId| self.queue.is_processing(WorkItem::Decide(owner));
+        if deletion.waiting_owners.iter().any(is_busy) {
+            let (item, why) = (WorkItem::Decide(id), "an owner's finalizer is being removed");
+            self.queue.add_rate_limited(item, why, Some(RETRY_BUSY_OWNER), now);
             return None;
         }
-        for &owner in &waiting_owners {
-            *self.deletes_in_flight.entry(owner).or_default() += 1;
-        }
-        Some(Request::Delete {
-            target,
-            policy,
-            clear_blocking,
-            waiting_owners,
-        })
+        Some(Action::Delete(deletion))
     }
 
     /// When everything but the sync of all kinds first allowed the removal of this object's finalizer.
@@ -295,18 +266,15 @@ impl Core {
         {
             return since;
         }
-        if self.removable_since.len() >= MAX_ENTRIES {
-            // The others wait for one more discovery.
-            self.removable_since.clear();
-        }
-        self.removable_since.insert(id, (uid, now));
+        // If others are removed for it, they wait for one more discovery.
+        insert_limited(&mut self.removable_since, id, (uid, now));
         now
     }
 
-    /// Why the finalizer that `step` removes has to stay for now; `None` if it can be removed.
-    pub fn finalizer_hold(&self, id: NodeId, step: &Step, now: Instant) -> Option<FinalizerHold> {
+    /// Why this finalizer, which could be removed otherwise, has to stay for now; `None` if it can be removed.
+    pub fn finalizer_hold(&self, id: NodeId, finalizer: Finalizer, now: Instant) -> Option<FinalizerHold> {
         let removable_since = self.removable_since.get(&id).map(|(_, since)| *since);
-        self.sync_state.finalizer_hold(finalizer_of(step), removable_since, now)
+        self.sync_state.finalizer_hold(finalizer, removable_since, now)
     }
 
     /// Enqueues a GET for each of these owners that is not confirmed; `true` if there are any. The answers enqueue
@@ -336,7 +304,8 @@ impl Core {
         {
             return None;
         }
-        Some(Request::GetOwner(self.target(id)?))
+        let (target, action) = (self.target(id)?, Action::GetOwner);
+        Some(Request { target, action })
     }
 
     /// The request target of a node; `None` if its kind is not served or its scope does not fit.
@@ -394,11 +363,12 @@ fn is_waiting_deletion(graph: &Graph, id: NodeId, uid: Uid) -> bool {
     node.uid == uid && node.state.exists() && node.state.has_deletion_finalizer()
 }
 
-fn finalizer_of(step: &Step) -> GcFinalizer {
-    match step {
-        Step::RemoveForegroundFinalizer => GcFinalizer::Foreground,
-        _ => GcFinalizer::Orphan,
+/// Adds an entry. If there are too many, the others are removed.
+fn insert_limited<T>(entries: &mut HashMap<NodeId, T>, id: NodeId, entry: T) {
+    if entries.len() >= MAX_ENTRIES {
+        entries.clear();
     }
+    entries.insert(id, entry);
 }
 
 #[derive(Debug)]

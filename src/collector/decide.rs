@@ -28,20 +28,30 @@ pub enum Step {
     NamespacedOwner(Vec<NodeId>),
     /// Remove the references to these owners: another owner exists, or these orphan their dependents.
     DropReferences(Vec<NodeId>),
-    Delete {
-        policy: Policy,
-        /// Clear `blockOwnerDeletion` in its references first: it is part of an ownership cycle.
-        clear_blocking: bool,
-        /// Owners in foreground deletion, which a GET has to confirm.
-        waiting_owners: Vec<NodeId>,
-    },
-    /// Remove the finalizer `foregroundDeletion`: no known dependent blocks it. The caller waits until all kinds are
-    /// synced.
-    RemoveForegroundFinalizer,
-    /// Remove the finalizer `orphan`: no known dependent names it. The caller waits until all kinds are synced.
-    RemoveOrphanFinalizer,
+    Delete(Deletion),
+    /// Remove this finalizer: no known dependent blocks it, or names it. The caller waits until all kinds are synced.
+    RemoveFinalizer(Finalizer),
     /// Keep its finalizer: dependents block it, or still name it.
     Wait,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Deletion {
+    /// Deletion policy for its dependents.
+    pub policy: Policy,
+    /// Clear `blockOwnerDeletion` in its references first: it is part of an ownership cycle.
+    pub clear_blocking: bool,
+    /// Owners in foreground deletion, which a GET has to confirm. They keep their finalizer until the DELETE is answered.
+    pub waiting_owners: Vec<NodeId>,
+}
+
+/// A finalizer whose removal needs all kinds to be synced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finalizer {
+    /// A dependent that is seen later is deleted in the background.
+    Foreground,
+    /// A dependent that is seen later may be deleted, though it should stay.
+    Orphan,
 }
 
 /// Maximum number of owners of one node with a GET at a time.
@@ -70,14 +80,14 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
         return if graph.has_dependents(id) {
             Step::Wait
         } else {
-            Step::RemoveOrphanFinalizer
+            Step::RemoveFinalizer(Finalizer::Orphan)
         };
     }
     if state.in_foreground_deletion() {
         return if graph.is_blocked(id) {
             Step::Wait
         } else {
-            Step::RemoveForegroundFinalizer
+            Step::RemoveFinalizer(Finalizer::Foreground)
         };
     }
     if state.contains(NodeState::DELETING) {
@@ -134,10 +144,35 @@ fn decide_by_owners(graph: &Graph, id: NodeId) -> Step {
     } else {
         (Policy::Background, false)
     };
-    Step::Delete {
+    Step::Delete(Deletion {
         policy,
         clear_blocking,
         waiting_owners: owners.waiting_for_dependents_deletion,
+    })
+}
+
+// === impl Policy ===
+
+impl Policy {
+    /// Its name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Background => "Background",
+            Self::Foreground => "Foreground",
+            Self::Orphan => "Orphan",
+        }
+    }
+}
+
+// === impl Finalizer ===
+
+impl Finalizer {
+    /// Its name in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Foreground => "foregroundDeletion",
+            Self::Orphan => "orphan",
+        }
     }
 }
 

@@ -27,15 +27,13 @@ pub struct ServedKind {
 pub struct Discovered {
     /// All kinds with the verb `get`.
     pub served: Vec<ServedKind>,
-    /// Groups with versions that were not reported. Nothing is concluded from kinds that these lack.
-    pub failed: BTreeMap<String, FailedGroup>,
+    /// Versions that were not reported, by group. Nothing is concluded from kinds that these groups lack.
+    pub failed: BTreeMap<String, Vec<String>>,
 }
 
-/// A group with versions that were not reported.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct FailedGroup {
-    pub versions: Vec<String>,
-    pub why: String,
+/// Why these versions of a group were not reported.
+pub fn unreported(versions: &[String]) -> String {
+    format!("its server does not answer for {}", versions.join(", "))
 }
 
 /// Queries the discovery endpoints; keeps the last documents with their ETags.
@@ -83,8 +81,7 @@ fn preferred_kinds(groups: &[APIGroupDiscovery]) -> Discovered {
             .filter(|it| it.freshness.as_deref() == Some("Stale"));
         let versions: Vec<String> = stale.filter_map(|it| it.version.clone()).collect();
         if !versions.is_empty() {
-            let why = format!("its server does not answer for {}", versions.join(", "));
-            discovered.failed.insert(name.to_owned(), FailedGroup { versions, why });
+            discovered.failed.insert(name.to_owned(), versions);
         }
         let mut kinds = BTreeSet::new();
         for (version, it) in group
@@ -165,6 +162,6 @@ mod tests {
                 (text("Set"), text("v1beta1"), text("set"), false),
             ]
         );
-        assert_eq!(discovered.failed["apps"].versions, ["v1beta1"]);
+        assert_eq!(discovered.failed["apps"], ["v1beta1"]);
     }
 }

@@ -26,11 +26,7 @@ mod lease;
 mod state;
 
 pub use self::state::{LeaseView, ManagerView, Mode, View};
-use self::{
-    election::Election,
-    lease::{Freshness, Leases, ObservedLease},
-    state::Conditions,
-};
+use self::{election::Election, lease::Leases, state::Conditions};
 
 /// Each read returns a new random UUID.
 const RANDOM_UUID: &str = "/proc/sys/kernel/random/uuid";
@@ -41,28 +37,13 @@ const WAIT_INTERVAL: Duration = Duration::from_secs(5);
 /// Added to the interval, by a hash of the identity, so that agents do not read at the same time.
 const MAX_SPREAD: Duration = Duration::from_secs(1);
 
-/// Role of this agent's collector.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CollectorRole {
-    /// It does not work; work in progress is dropped.
-    Standby {
-        /// Reason for `status`.
-        why: String,
-    },
-    /// It works. Another `since` is another period, which starts with an empty graph.
-    Active {
-        /// Start of this period.
-        since: Instant,
-    },
-}
+/// Since when this agent's collector is active, or why it is on standby. It does not work on standby; work in progress is
+/// dropped. Another start is another period, which begins with an empty graph.
+pub type CollectorRole = Result<Timestamp, String>;
 
 /// This agent's part in the leader election. Clones share their state.
 #[derive(Clone)]
-pub struct LeaderElection(Arc<Inner>);
-
-struct Inner {
-    identity: String,
-    mode: Mode,
+pub struct LeaderElection {
     conditions: watch::Sender<Conditions>,
     role: watch::Sender<CollectorRole>,
 }
@@ -80,43 +61,42 @@ pub fn identity(node_name: &str) -> io::Result<String> {
 impl LeaderElection {
     /// Starts as standby.
     pub fn new(identity: String, mode: Mode) -> Self {
-        let idle = Ok(None);
-        let (manager_idle, lease) = match mode {
-            Mode::Never => (idle, "--gc never"),
-            Mode::Always => (idle, "its Lease is not read yet"),
-            Mode::Auto => (
-                Err("kube-controller-manager's Lease is not read yet".to_owned()),
-                "its Lease is not read yet",
-            ),
+        let manager_idle = match mode {
+            Mode::Auto => Err("kube-controller-manager's Lease is not read yet".to_owned()),
+            Mode::Always | Mode::Never => Ok(None),
         };
-        let election = Self(Arc::new(Inner {
+        let lease = match mode {
+            Mode::Auto | Mode::Always => "its Lease is not read yet",
+            Mode::Never => "--gc never",
+        };
+        let view = View {
+            identity,
+            mode,
+            ..View::default()
+        };
+        let election = Self {
             conditions: watch::Sender::new(Conditions {
                 manager_idle,
                 lease: Err(lease.to_owned()),
-                view: View::new(identity.clone(), mode),
+                view,
             }),
-            identity,
-            mode,
-            role: watch::Sender::new(CollectorRole::Standby {
-                why: "it has not started".to_owned(),
-            }),
-        }));
+            role: watch::Sender::new(Err("it has not started".to_owned())),
+        };
         election.update_role();
         election
     }
 
     /// Logs this agent's identity and mode.
     pub fn log_start(&self) {
-        let Inner { identity, mode, .. } = &*self.0;
+        let View { identity, mode, .. } = &self.conditions.borrow().view;
         tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector started");
     }
 
     /// Whether the collector may write now.
     pub fn may_write(&self) -> Result<(), Blocked> {
-        match self.0.conditions.borrow().check(Instant::now()) {
-            Ok(_) => Ok(()),
-            Err(why) => Err(Blocked::CollectorStandby(why.to_owned())),
-        }
+        let conditions = self.conditions.borrow();
+        let checked = conditions.check(Instant::now()).map(drop);
+        checked.map_err(|why| Blocked::CollectorStandby(why.to_owned()))
     }
 
     /// [`Self::may_write`] as a gate of the collector's effects.
@@ -127,19 +107,19 @@ impl LeaderElection {
 
     /// The present role and its changes.
     pub fn watch(&self) -> watch::Receiver<CollectorRole> {
-        self.0.role.subscribe()
+        self.role.subscribe()
     }
 
     /// The state for `gc status`.
     pub fn view(&self) -> View {
         let now = Instant::now();
-        let conditions = self.0.conditions.borrow().clone();
+        let conditions = self.conditions.borrow().clone();
         let standby = conditions.check(now).err().map(str::to_owned);
-        let holds_lease = conditions.holds_lease(now);
+        let active_since = self.role.borrow().as_ref().ok().copied();
         View {
-            active_since: conditions.view.active_since.filter(|_| standby.is_none()),
+            active_since: active_since.filter(|_| standby.is_none()),
             standby,
-            holds_lease,
+            holds_lease: conditions.holds_lease(now),
             ..conditions.view
         }
     }
@@ -147,35 +127,25 @@ impl LeaderElection {
     /// Takes part until `stop`, which should follow the end of the collector, then releases the Lease. If this future is
     /// dropped, the active role ends at once and the Lease expires.
     pub async fn run(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
-        let inner = &*self.0;
         let role_guard = RoleGuard(self);
-        if inner.mode == Mode::Never {
+        let View { identity, mode, .. } = self.view();
+        if mode == Mode::Never {
             return stop.await;
         }
-        let wait_interval = wait_interval(&inner.identity);
-        let leases = Leases { client, wait_interval };
-        let mut election = Election {
-            leases,
-            identity: &inner.identity,
-            conditions: &inner.conditions,
-            observed: ObservedLease::new(Instant::now()),
-            is_current: false,
-            freshness: Freshness::Latest,
+        let leases = Leases {
+            client,
+            wait_interval: wait_interval(&identity),
         };
-        let manager = async {
-            match inner.mode {
-                Mode::Auto => controller_manager::monitor(leases, &inner.conditions).await,
-                Mode::Always | Mode::Never => std::future::pending().await,
-            }
-        };
+        let mut election = Election::new(leases, &identity, &self.conditions);
+        let manager = controller_manager::monitor(leases, &self.conditions);
         tokio::select! {
             () = stop => {}
             // These never return. Boxed, since they are large.
             () = Box::pin(election.run()) => {}
-            () = Box::pin(manager) => {}
+            () = Box::pin(manager), if mode == Mode::Auto => {}
             () = self.follow_conditions() => {}
         }
-        let holds_lease = inner.conditions.borrow().holds_lease(Instant::now());
+        let holds_lease = self.view().holds_lease;
         drop(role_guard);
         if holds_lease {
             election.release().await;
@@ -184,50 +154,36 @@ impl LeaderElection {
 
     /// Updates the role on each change of the conditions and when they expire.
     async fn follow_conditions(&self) {
-        let mut conditions = self.0.conditions.subscribe();
+        let mut conditions = self.conditions.subscribe();
         loop {
             let until = conditions.borrow_and_update().check(Instant::now()).ok().flatten();
             self.update_role();
-            let expiry = async {
-                match until {
-                    Some(until) => sleep_until(until).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 // `self` has the sender: it cannot close.
                 _ = conditions.changed() => {}
-                () = expiry => {}
+                () = sleep_until(until.unwrap_or_else(Instant::now)), if until.is_some() => {}
             }
         }
     }
 
     fn update_role(&self) {
-        let now = Instant::now();
-        let before = self.0.role.borrow().clone();
-        let role = match (self.0.conditions.borrow().check(now), &before) {
-            (Ok(_), CollectorRole::Active { .. }) => return,
-            (Ok(_), CollectorRole::Standby { .. }) => CollectorRole::Active { since: now },
-            (Err(why), _) => CollectorRole::Standby { why: why.to_owned() },
-        };
-        if role == before {
-            return;
-        }
-        let active_since = match &role {
-            CollectorRole::Active { .. } => {
-                let Inner { identity, mode, .. } = &*self.0;
-                tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
-                Some(Timestamp::now())
+        let conditions = self.conditions.borrow();
+        let View { identity, mode, .. } = &conditions.view;
+        self.role.send_if_modified(|role| {
+            match conditions.check(Instant::now()) {
+                Ok(_) if role.is_ok() => return false,
+                Ok(_) => {
+                    tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
+                    *role = Ok(Timestamp::now());
+                }
+                Err(why) if role.as_ref().is_err_and(|known| known == why) => return false,
+                Err(why) => {
+                    tracing::info!(why, "Collector is on standby");
+                    *role = Err(why.to_owned());
+                }
             }
-            CollectorRole::Standby { why } => {
-                tracing::info!(why, "Collector is on standby");
-                None
-            }
-        };
-        self.0
-            .conditions
-            .send_modify(|conditions| conditions.view.active_since = active_since);
-        self.0.role.send_replace(role);
+            true
+        });
     }
 }
 
@@ -241,11 +197,8 @@ fn wait_interval(identity: &str) -> Duration {
 
 impl Drop for RoleGuard<'_> {
     fn drop(&mut self) {
-        let stopped = "this agent stops";
-        self.0
-            .0
-            .conditions
-            .send_modify(|conditions| conditions.lease = Err(stopped.to_owned()));
+        let stopped = Err("this agent stops".to_owned());
+        self.0.conditions.send_modify(|conditions| conditions.lease = stopped);
         self.0.update_role();
     }
 }

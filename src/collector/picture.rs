@@ -146,7 +146,7 @@ fn appearance(graph: &Graph, id: NodeId) -> (&'static str, &'static str) {
     let fill = match decide(graph, id) {
         Step::GetOwners(_) | Step::Unresolved(_) | Step::NamespacedOwner(_) => "#f6d0ea",
         _ if state.in_foreground_deletion() => "#ffe08a",
-        Step::Delete { .. } => "#cfe0fb",
+        Step::Delete(_) => "#cfe0fb",
         _ if state.contains(NodeState::DELETING) => "#cfe0fb",
         _ => "#f4f8f2",
     };

@@ -82,10 +82,7 @@ impl Queue {
     /// Adds an item, unless it is queued. `kind` is the kind of its object.
     pub fn add(&mut self, item: WorkItem, kind: KindId, now: Instant) {
         let Some(entry) = self.entries.get_mut(&item) else {
-            let lane = Lane {
-                kind,
-                is_get: matches!(item, WorkItem::GetOwner(_)),
-            };
+            let lane = Lane::of(item, kind);
             let entry = Entry {
                 lane,
                 stage: Stage::Ready,

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::{
-    decide::Policy,
-    graph::{Coordinates, NodeId, Observed},
+    decide::{Deletion, Finalizer, Policy},
+    graph::{Coordinates, NodeId, Observed, WorkItem},
     kinds::KindId,
     queue::Lane,
     uid::Uid,
@@ -49,25 +49,19 @@ pub struct Owner {
 }
 
 #[derive(Debug)]
-pub enum Request {
-    GetOwner(Target),
-    DropReferences {
-        target: Target,
-        owners: Vec<Owner>,
-    },
-    Delete {
-        target: Target,
-        /// Deletion policy for its dependents.
-        policy: Policy,
-        /// Clear `blockOwnerDeletion` in its references first.
-        clear_blocking: bool,
-        /// Owners in foreground deletion that wait for this object. They keep their finalizer until the DELETE is
-        /// answered.
-        waiting_owners: Vec<NodeId>,
-    },
+pub struct Request {
+    pub target: Target,
+    pub action: Action,
+}
+
+/// What a request does with its target.
+#[derive(Debug)]
+pub enum Action {
+    GetOwner,
+    DropReferences(Vec<Owner>),
+    Delete(Deletion),
     RemoveFinalizer {
-        target: Target,
-        finalizer: &'static str,
+        finalizer: Finalizer,
         /// Which kinds were not synced at the decision, and why.
         unsynced: Option<String>,
     },
@@ -86,35 +80,17 @@ pub enum Outcome {
 }
 
 /// Sends a request over the given connection for writes.
-pub async fn send(client: &MetadataClient, lane: usize, request: &Request) -> Outcome {
-    let writes = Writes { client, lane };
-    let result = match request {
-        Request::GetOwner(target) => get_object(client, target)
-            .await
-            .map(Outcome::Exists)
-            .map_err(Outcome::Failed),
-        Request::DropReferences { target, owners } => writes.drop_references(target, owners).await,
-        Request::Delete {
-            target,
-            policy,
-            clear_blocking: false,
-            ..
-        } => writes.delete_as_decided(target, *policy).await,
-        Request::Delete { target, policy, .. } => writes.unblock_and_delete(target, *policy).await,
-        Request::RemoveFinalizer { target, finalizer, .. } => writes.remove_finalizer(target, finalizer).await,
-    };
-    let target = request.target();
+pub async fn send(client: &MetadataClient, lane: usize, Request { target, action }: &Request) -> Outcome {
+    let sender = Sender { client, lane, target };
     let is_absence = |error: &ApiError| error.is_absence_of(&target.group, &target.plural, &target.name);
-    let (Ok(outcome) | Err(outcome)) = result;
+    let (Ok(outcome) | Err(outcome)) = sender.send(action).await;
     match outcome {
         Outcome::Failed(error) if is_absence(&error) => Outcome::Absent,
         // A precondition failed: the resourceVersion or the UID differs.
-        Outcome::Failed(error)
-            if matches!(error.code(), Some(409 | 422)) && !matches!(request, Request::GetOwner(_)) =>
-        {
-            match get_object(client, target).await {
-                Ok(current) if current.uid != target.uid => Outcome::Absent,
-                Ok(current) if current.version != target.version => Outcome::Changed(current),
+        Outcome::Failed(error) if matches!(error.code(), Some(409 | 422)) && !matches!(action, Action::GetOwner) => {
+            match sender.get().await {
+                Ok((_, current)) if current.uid != target.uid => Outcome::Absent,
+                Ok((_, current)) if current.version != target.version => Outcome::Changed(current),
                 // Both match, so it was refused for another reason.
                 Ok(_) => Outcome::Failed(error),
                 Err(error) if is_absence(&error) => Outcome::Absent,
@@ -125,95 +101,98 @@ pub async fn send(client: &MetadataClient, lane: usize, request: &Request) -> Ou
     }
 }
 
-async fn get_object(client: &MetadataClient, target: &Target) -> Result<Observed, ApiError> {
-    let object = client.object(&target.path).await?;
-    read(target, &object)
-}
-
-/// Reads an object from an answer.
-///
-/// # Errors
-///
-/// The answer is malformed, or shows an object of another name or namespace.
-fn read(target: &Target, object: &Value) -> Result<Observed, ApiError> {
-    let unreadable = |why: &dyn std::fmt::Display| ApiError::unreadable("GET", &target.path, why);
-    let seen = wire::object(object).map_err(|error| unreadable(&error))?;
-    if seen.name == target.name && *seen.namespace == *target.namespace {
-        Ok(seen)
-    } else {
-        Err(unreadable(&"the object has another name or namespace"))
-    }
-}
-
-struct Writes<'a> {
+/// Sends the requests about one object.
+struct Sender<'a> {
     client: &'a MetadataClient,
     lane: usize,
+    target: &'a Target,
 }
 
-// === impl Writes ===
+// === impl Sender ===
 
-impl Writes<'_> {
-    async fn delete_as_decided(&self, target: &Target, policy: Policy) -> Result<Outcome, Outcome> {
-        if target.contested.is_none() {
-            return self.delete(target, policy, Some(target.version)).await;
+impl Sender<'_> {
+    async fn send(&self, action: &Action) -> Result<Outcome, Outcome> {
+        match action {
+            Action::GetOwner => return Ok(Outcome::Exists(self.get().await?.1)),
+            Action::DropReferences(owners) => {
+                let object = self.get_unchanged().await?;
+                let is_dropped = |reference: &Value| owners.iter().any(|owner| refers_to(reference, owner));
+                let drop_all = |references: &mut Vec<Value>| references.retain(|it| !is_dropped(it));
+                self.change_list(&object, "ownerReferences", drop_all).await?;
+            }
+            Action::RemoveFinalizer { finalizer, .. } => {
+                let object = self.get_unchanged().await?;
+                let remove = |finalizers: &mut Vec<Value>| finalizers.retain(|it| it != finalizer.name());
+                self.change_list(&object, "finalizers", remove).await?;
+            }
+            Action::Delete(Deletion {
+                policy, clear_blocking, ..
+            }) => {
+                let is_contested = self.target.contested.is_some();
+                let mut version = self.target.version;
+                // kube-controller-manager since kubernetes/kubernetes#132632: status updates do not prevent a deletion.
+                if is_contested || *clear_blocking {
+                    let object = self.get_unchanged().await?;
+                    if *clear_blocking {
+                        let unblock = |references: &mut Vec<Value>| {
+                            for reference in references {
+                                reference["blockOwnerDeletion"] = Value::Bool(false);
+                            }
+                        };
+                        let changed = self.change_list(&object, "ownerReferences", unblock).await?;
+                        version = self.read(&changed)?.version;
+                    }
+                }
+                self.delete(*policy, (!is_contested).then_some(version)).await?;
+            }
         }
-        // kube-controller-manager since kubernetes/kubernetes#132632: status updates do not prevent a deletion.
-        self.get_unchanged(target).await?;
-        self.delete(target, policy, None).await
+        Ok(Outcome::Done)
     }
 
-    async fn delete(&self, target: &Target, policy: Policy, version: Option<u64>) -> Result<Outcome, Outcome> {
+    async fn get(&self) -> Result<(Value, Observed), ApiError> {
+        let object = self.client.object(&self.target.path).await?;
+        let seen = self.read(&object)?;
+        Ok((object, seen))
+    }
+
+    /// Reads the object from an answer.
+    ///
+    /// # Errors
+    ///
+    /// The answer is malformed, or shows an object of another name or namespace.
+    fn read(&self, object: &Value) -> Result<Observed, ApiError> {
+        let target = self.target;
+        let seen = wire::object(object).map_err(|error| ApiError::unreadable("GET", &target.path, error))?;
+        if seen.name == target.name && *seen.namespace == *target.namespace {
+            return Ok(seen);
+        }
+        let why = "the object has another name or namespace";
+        Err(ApiError::unreadable("GET", &target.path, why))
+    }
+
+    async fn delete(&self, policy: Policy, version: Option<u64>) -> Result<(), ApiError> {
         let version = version.map_or_else(String::new, |version| format!(r#","resourceVersion":"{version}""#));
         // These strings need no JSON escapes.
         let body = format!(
             r#"{{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"{}","preconditions":{{"uid":{}{version}}}}}"#,
             policy.name(),
-            Value::from(&*target.uid),
+            Value::from(&*self.target.uid),
         );
-        self.client
-            .write(self.lane, "DELETE", &target.path, JSON, body.into())
-            .await?;
-        Ok(Outcome::Done)
-    }
-
-    async fn drop_references(&self, target: &Target, owners: &[Owner]) -> Result<Outcome, Outcome> {
-        let object = self.get_unchanged(target).await?;
-        self.change_list(target, &object, "ownerReferences", |references| {
-            references.retain(|reference| !owners.iter().any(|owner| refers_to(reference, owner)));
-        })
-        .await?;
-        Ok(Outcome::Done)
-    }
-
-    async fn unblock_and_delete(&self, target: &Target, policy: Policy) -> Result<Outcome, Outcome> {
-        let object = self.get_unchanged(target).await?;
-        let changed = self.change_list(target, &object, "ownerReferences", |references| {
-            for reference in references {
-                reference["blockOwnerDeletion"] = Value::Bool(false);
-            }
-        });
-        let changed = changed.await?;
-        let changed = read(target, &changed)?;
-        let version = target.contested.is_none().then_some(changed.version);
-        self.delete(target, policy, version).await
-    }
-
-    async fn remove_finalizer(&self, target: &Target, finalizer: &str) -> Result<Outcome, Outcome> {
-        let object = self.get_unchanged(target).await?;
-        self.change_list(target, &object, "finalizers", |finalizers| {
-            finalizers.retain(|it| it != finalizer);
-        })
-        .await?;
-        Ok(Outcome::Done)
+        let path = &self.target.path;
+        let deleted = self.client.write(self.lane, "DELETE", path, JSON, body.into());
+        deleted.await.map(drop)
     }
 
     /// The object, if it is in the state that was decided on; else the outcome.
-    async fn get_unchanged(&self, target: &Target) -> Result<Value, Outcome> {
-        let object = self.client.object(&target.path).await?;
-        let seen = read(target, &object)?;
-        if seen.uid != target.uid {
+    async fn get_unchanged(&self) -> Result<Value, Outcome> {
+        let (object, seen) = self.get().await?;
+        let is_unchanged = match &self.target.contested {
+            Some(known) => known.leads_to_same_decision(&seen),
+            None => seen.version == self.target.version,
+        };
+        if seen.uid != self.target.uid {
             Err(Outcome::Absent)
-        } else if target.is_unchanged(&seen) {
+        } else if is_unchanged {
             Ok(object)
         } else {
             Err(Outcome::Changed(seen))
@@ -224,7 +203,6 @@ impl Writes<'_> {
     /// same list.
     async fn change_list(
         &self,
-        target: &Target,
         object: &Value,
         field: &str,
         change: impl FnOnce(&mut Vec<Value>),
@@ -233,7 +211,7 @@ impl Writes<'_> {
         let path = format!("/metadata/{field}");
         let mut list = metadata[field].as_array().cloned().unwrap_or_default();
         change(&mut list);
-        let (unchanged, value) = match &target.contested {
+        let (unchanged, value) = match &self.target.contested {
             None => ("/metadata/resourceVersion", &metadata["resourceVersion"]),
             Some(_) => (&*path, &metadata[field]),
         };
@@ -246,9 +224,9 @@ impl Writes<'_> {
             },
         ]);
         const VERB: &str = "PATCH";
-        let body = Bytes::from(patch.to_string());
-        let written = self.client.write(self.lane, VERB, &target.path, JSON_PATCH, body);
-        api::read(VERB, &target.path, &written.await?)
+        let (path, body) = (&self.target.path, Bytes::from(patch.to_string()));
+        let written = self.client.write(self.lane, VERB, path, JSON_PATCH, body);
+        api::read(VERB, path, &written.await?)
     }
 }
 
@@ -277,56 +255,33 @@ impl Target {
             name: &self.name,
         }
     }
-
-    /// Whether it is in the state that was decided on.
-    fn is_unchanged(&self, seen: &Observed) -> bool {
-        match &self.contested {
-            Some(known) => known.leads_to_same_decision(seen),
-            None => seen.version == self.version,
-        }
-    }
 }
 
 // === impl Request ===
 
 impl Request {
-    pub fn target(&self) -> &Target {
-        match self {
-            Self::GetOwner(target)
-            | Self::DropReferences { target, .. }
-            | Self::Delete { target, .. }
-            | Self::RemoveFinalizer { target, .. } => target,
+    /// Its item in the queue.
+    pub fn item(&self) -> WorkItem {
+        match self.action {
+            Action::GetOwner => WorkItem::GetOwner(self.target.id),
+            Action::DropReferences(_) | Action::Delete(_) | Action::RemoveFinalizer { .. } => {
+                WorkItem::Decide(self.target.id)
+            }
         }
     }
 
     /// The lane that it takes in the queue.
     pub fn lane(&self) -> Lane {
-        Lane {
-            kind: self.target().kind,
-            is_get: matches!(self, Self::GetOwner(_)),
-        }
+        Lane::of(self.item(), self.target.kind)
     }
 
     /// The step's name in logs and counters.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::GetOwner(_) => "get_owner",
-            Self::DropReferences { .. } => "drop_reference",
-            Self::Delete { .. } => "delete",
-            Self::RemoveFinalizer { .. } => "remove_finalizer",
-        }
-    }
-}
-
-// === impl Policy ===
-
-impl Policy {
-    /// Its name in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Background => "Background",
-            Self::Foreground => "Foreground",
-            Self::Orphan => "Orphan",
+        match self.action {
+            Action::GetOwner => "get_owner",
+            Action::DropReferences(_) => "drop_reference",
+            Action::Delete(_) => "delete",
+            Action::RemoveFinalizer { .. } => "remove_finalizer",
         }
     }
 }

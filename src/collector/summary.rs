@@ -91,7 +91,6 @@ mod tests {
             watched.failure = Some(WatchFailure {
                 text: format!("error {number}"),
                 reason: "unreachable".to_owned(),
-                unreadable: None,
                 is_listed: false,
                 since: at(number * 20),
             });

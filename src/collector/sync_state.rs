@@ -8,7 +8,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    discovery::{FailedGroup, path_of},
+    decide::Finalizer,
+    discovery::{Discovered, path_of, unreported},
     kinds::{KindId, Resource, Scope},
     names::qualified_name,
 };
@@ -36,13 +37,17 @@ const INTERNAL_ERROR: &str = "500";
 const UNREPRESENTABLE: &str = "the UID, name or namespace of an object cannot be represented";
 
 /// The watched kinds, the last discovery, and everything that keeps the collector from being synced.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct SyncState {
     pub watched: BTreeMap<KindId, WatchedKind>,
-    /// Why discovery was never answered, and since when; `None` once it was.
-    discovery_error: Option<(String, Instant)>,
-    /// Groups whose kinds discovery has never reported completely, and since when.
-    unknown_groups: BTreeMap<String, (FailedGroup, Instant)>,
+    /// Discovery was answered.
+    has_discovered: bool,
+    /// The last error of discovery.
+    discovery_error: Option<String>,
+    /// Groups that were once reported completely.
+    known_groups: BTreeSet<String>,
+    /// Versions of the other groups that were not reported, and since when.
+    unknown_groups: BTreeMap<String, (Vec<String>, Instant)>,
     /// Groups and versions of aggregated API servers, by their APIServices. Only failing ones are looked up.
     pub aggregated: BTreeSet<(String, String)>,
     /// Kinds with objects whose UID, namespace or name cannot be represented.
@@ -95,22 +100,12 @@ pub enum FinalizerHold {
     },
 }
 
-/// A finalizer whose removal needs all kinds to be synced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GcFinalizer {
-    /// `foregroundDeletion`. A dependent that is seen later is deleted in the background.
-    Foreground,
-    /// `orphan`. A dependent that is seen later may be deleted, though it should stay.
-    Orphan,
-}
-
 /// A source of unknown objects.
 struct UnknownSource {
     /// A kind, or kinds that are not known by name, and why.
     what: String,
-    since: Instant,
-    /// Foreground deletions wait for it no longer than [`AGGREGATED_HOLD`].
-    is_limited: bool,
+    /// Since when it is one, if foreground deletions wait for it no longer than [`AGGREGATED_HOLD`].
+    limited_since: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -118,8 +113,6 @@ pub struct WatchFailure {
     pub text: String,
     /// Its class, equal for all kinds that fail for the same reason.
     pub reason: String,
-    /// Key of the object in the store that the API server cannot read.
-    pub unreadable: Option<String>,
     /// A list was complete since.
     pub is_listed: bool,
     pub since: Instant,
@@ -127,62 +120,56 @@ pub struct WatchFailure {
 
 // === impl SyncState ===
 
-impl Default for SyncState {
-    fn default() -> Self {
-        Self {
-            watched: BTreeMap::new(),
-            discovery_error: Some(("discovery has not been answered yet".to_owned(), Instant::now())),
-            unknown_groups: BTreeMap::new(),
-            aggregated: BTreeSet::new(),
-            unrepresentable: BTreeSet::new(),
-            discovered: None,
-            needs_discovery: false,
-        }
-    }
-}
-
 impl SyncState {
     /// Records that discovery failed. Kinds known before stay.
     pub fn discovery_failed(&mut self, why: String) {
-        if let Some((known, _)) = &mut self.discovery_error {
-            *known = why;
-        }
+        self.discovery_error = Some(why);
     }
 
-    /// Records an answer of discovery. `groups` never had all their kinds reported.
-    pub fn set_unknown_groups<'a>(
-        &mut self,
-        groups: impl Iterator<Item = (&'a String, &'a FailedGroup)>,
-        now: Instant,
-    ) {
-        self.discovery_error = None;
+    /// Records an answer of discovery.
+    pub fn record_discovery(&mut self, found: &Discovered, now: Instant) {
+        self.has_discovered = true;
+        let reported = found.served.iter().map(|served| &served.group);
+        let known = reported.filter(|group| !found.failed.contains_key(*group)).cloned();
+        self.known_groups.extend(known);
         let before = std::mem::take(&mut self.unknown_groups);
-        let groups = groups.map(|(name, group)| {
-            let since = before.get(name).map_or(now, |(_, since)| *since);
-            (name.clone(), (group.clone(), since))
+        let unknown = found
+            .failed
+            .iter()
+            .filter(|(group, _)| !self.known_groups.contains(*group));
+        let unknown = unknown.map(|(group, versions)| {
+            let since = before.get(group).map_or(now, |(_, since)| *since);
+            (group.clone(), (versions.clone(), since))
         });
-        self.unknown_groups = groups.collect();
+        self.unknown_groups = unknown.collect();
     }
 
-    /// Records a discovery that started at `started` and reported every kind. New kinds are watched already.
-    pub fn discovery_succeeded(&mut self, started: Instant) {
-        self.discovered = Some(started);
+    /// Records that a discovery that started at `started` is applied: new kinds are watched. If a known built-in group failed, the
+    /// kinds that it has got since are unknown, and the discovery does not count. It will be reported again soon.
+    pub fn discovery_applied(&mut self, found: &Discovered, started: Instant) {
+        let mut known = found
+            .failed
+            .iter()
+            .filter(|(group, _)| self.known_groups.contains(*group));
+        if known.all(|(group, versions)| self.are_aggregated(group, versions)) {
+            self.discovered = Some(started);
+        }
     }
 
     /// Why a finalizer cannot be removed yet; `None` if it can be. `removable_since` is the time since when no known dependent
     /// prevents the removal. A discovery has to start after it: a kind added in between may have a dependent.
     pub fn finalizer_hold(
         &self,
-        finalizer: GcFinalizer,
+        finalizer: Finalizer,
         removable_since: Option<Instant>,
         now: Instant,
     ) -> Option<FinalizerHold> {
-        let is_delay = |it: &UnknownSource| it.is_limited && finalizer == GcFinalizer::Foreground;
-        let is_expired = |it: &UnknownSource| is_delay(it) && now >= it.since + AGGREGATED_HOLD;
+        let limited_since = |it: &UnknownSource| it.limited_since.filter(|_| finalizer == Finalizer::Foreground);
+        let is_expired = |it: &UnknownSource| limited_since(it).is_some_and(|since| now >= since + AGGREGATED_HOLD);
         let unknown_sources: Vec<UnknownSource> = self.unknown_sources(now).filter(|it| !is_expired(it)).collect();
         if !unknown_sources.is_empty() {
             return Some(FinalizerHold::NotSynced {
-                is_limited: unknown_sources.iter().all(is_delay),
+                is_limited: unknown_sources.iter().all(|it| limited_since(it).is_some()),
                 why: format!("not synced: {}", describe(unknown_sources)?),
             });
         }
@@ -213,54 +200,55 @@ impl SyncState {
         describe(self.unknown_sources(now).collect())
     }
 
-    /// Failing groups and versions without the core group. They may be aggregated.
+    /// Groups and versions of failing kinds, without the core group. They may be aggregated.
     pub fn failing_groups(&self, now: Instant) -> BTreeSet<(String, String)> {
-        let unknown = self.unknown_groups.iter().flat_map(|(group, (it, _))| {
-            let versions = it.versions.iter();
-            versions.map(|version| (group.clone(), version.clone()))
-        });
-        let is_late = |it: &&WatchedKind| {
-            let started = (!it.synced).then_some(it.started);
-            let since = it.failure(now).map(|failure| failure.since).or(started);
-            since.is_some_and(|since| now >= since + LOOKUP_AFTER)
-        };
-        let kinds = self.watched.values().filter(is_late);
-        let kinds = kinds.map(|it| (it.group.clone(), it.resource.version.clone()));
-        unknown.chain(kinds).filter(|(group, _)| !group.is_empty()).collect()
+        let is_late = |it: &&WatchedKind| it.unsynced_since(now).is_some_and(|since| now >= since + LOOKUP_AFTER);
+        let kinds = self.watched.values().filter(is_late).filter(|it| !it.group.is_empty());
+        kinds
+            .map(|it| (it.group.clone(), it.resource.version.clone()))
+            .collect()
     }
 
     fn unknown_sources(&self, now: Instant) -> impl Iterator<Item = UnknownSource> {
-        let all_kinds = self.discovery_error.as_ref().map(|(why, since)| UnknownSource {
-            what: why.clone(),
-            since: *since,
-            is_limited: false,
+        let all_kinds = (!self.has_discovered).then(|| {
+            let not_answered = "discovery has not been answered yet";
+            let what = self.discovery_error.as_deref().unwrap_or(not_answered).to_owned();
+            UnknownSource {
+                what,
+                limited_since: None,
+            }
         });
-        let groups = self.unknown_groups.iter().map(|(group, (it, since))| UnknownSource {
-            what: format!("the kinds of {group}: {}", it.why),
-            since: *since,
-            is_limited: !it.versions.is_empty() && it.versions.iter().all(|version| self.is_aggregated(group, version)),
-        });
+        let groups = self
+            .unknown_groups
+            .iter()
+            .map(|(group, (versions, since))| UnknownSource {
+                what: format!("the kinds of {group}: {}", unreported(versions)),
+                limited_since: self.are_aggregated(group, versions).then_some(*since),
+            });
         let kinds = self.watched.iter().filter_map(move |(id, it)| {
             let is_unrepresentable = self.unrepresentable.contains(id);
             let since = it.unsynced_since(now).or(is_unrepresentable.then_some(it.started))?;
             let name = it.name();
+            let is_limited = || self.is_aggregated(&it.group, &it.resource.version) || it.cannot_be_read(now);
             Some(UnknownSource {
                 what: match it.failure(now) {
                     Some(failure) => format!("{name} ({})", failure.summary()),
                     None if is_unrepresentable => format!("{name} ({UNREPRESENTABLE})"),
                     None => name,
                 },
-                since,
-                is_limited: !is_unrepresentable
-                    && (self.is_aggregated(&it.group, &it.resource.version) || it.cannot_be_read(now)),
+                limited_since: (!is_unrepresentable && is_limited()).then_some(since),
             })
         });
         all_kinds.into_iter().chain(groups).chain(kinds)
     }
 
     /// Whether this version of a group is known to be aggregated.
-    pub fn is_aggregated(&self, group: &str, version: &str) -> bool {
+    fn is_aggregated(&self, group: &str, version: &str) -> bool {
         self.aggregated.contains(&(group.to_owned(), version.to_owned()))
+    }
+
+    fn are_aggregated(&self, group: &str, versions: &[String]) -> bool {
+        versions.iter().all(|version| self.is_aggregated(group, version))
     }
 }
 
@@ -274,20 +262,20 @@ fn describe(unknown_sources: Vec<UnknownSource>) -> Option<String> {
 impl WatchFailure {
     /// Its cause in a few words. `gc status` has more, once for each kind.
     fn summary(&self) -> String {
-        match (&self.unreadable, &*self.reason) {
+        match (self.unreadable(), &*self.reason) {
             (Some(_), _) => "an object of it cannot be read".to_owned(),
             (None, code) if code.parse::<u16>().is_ok() => format!("answered with {code}"),
             (None, reason) => reason.to_owned(),
         }
     }
-}
 
-/// Key of the object in an API server's error that it cannot read an object of its store.
-fn unreadable_key(error: &str) -> Option<String> {
-    let starts = ["unable to transform key \"", "corrupt object, Code: 7, Key: "];
-    let key = starts.iter().find_map(|start| error.split_once(start))?.1;
-    let end = key.find(['"', ',', ' '])?;
-    Some(key[..end].to_owned())
+    /// Key of the object in the store that the API server cannot read, if its error names one.
+    fn unreadable(&self) -> Option<&str> {
+        let starts = ["unable to transform key \"", "corrupt object, Code: 7, Key: "];
+        let key = starts.iter().find_map(|start| self.text.split_once(start))?.1;
+        let end = key.find(['"', ',', ' '])?;
+        Some(&key[..end])
+    }
 }
 
 // === impl WatchedKind ===
@@ -338,10 +326,8 @@ impl WatchedKind {
     pub fn fail(&mut self, error: &ApiError, now: Instant) -> bool {
         let before = self.failure(now).map(|failure| failure.since);
         self.watch = None;
-        let text = error.to_string();
         self.failure = Some(WatchFailure {
-            unreadable: unreadable_key(&text),
-            text,
+            text: error.to_string(),
             reason: error.short_reason().into_owned(),
             since: before.unwrap_or(now),
             is_listed: false,
@@ -359,12 +345,12 @@ impl WatchedKind {
     /// Whether the API server answers that it cannot read the objects.
     fn cannot_be_read(&self, now: Instant) -> bool {
         let failure = self.failure(now);
-        failure.is_some_and(|it| it.unreadable.is_some() || it.reason == INTERNAL_ERROR)
+        failure.is_some_and(|it| it.unreadable().is_some() || it.reason == INTERNAL_ERROR)
     }
 
     /// The object that the API server cannot read, and the remedies.
     pub fn unreadable(&self, now: Instant) -> Option<String> {
-        let key = self.failure(now)?.unreadable.as_ref()?;
+        let key = self.failure(now)?.unreadable()?;
         let mut names = key.rsplit('/');
         let name = names.next()?;
         let namespace = names.next().filter(|_| self.resource.scope == Scope::Namespaced);

@@ -4,10 +4,7 @@ use std::{error::Error, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use pod_teardown::{
     api::{Dial, MetadataClient, kubeconfig::read_kubeconfig},
-    collector::{
-        Mode,
-        leader_election::{CollectorRole, LeaderElection},
-    },
+    collector::{Mode, leader_election::LeaderElection},
     node::effects::Effects,
 };
 use serde_json::{Value, json};
@@ -207,15 +204,11 @@ impl Cluster {
 
 impl Agent {
     pub fn works(&self) -> bool {
-        let is_active = matches!(*self.election.watch().borrow(), CollectorRole::Active { .. });
-        is_active && self.election.may_write().is_ok()
+        self.election.watch().borrow().is_ok() && self.election.may_write().is_ok()
     }
 
     pub fn why(&self) -> String {
-        match &*self.election.watch().borrow() {
-            CollectorRole::Standby { why } => why.clone(),
-            CollectorRole::Active { .. } => String::new(),
-        }
+        self.election.watch().borrow().clone().err().unwrap_or_default()
     }
 
     /// Drops the agent without releasing the Lease.

@@ -4,12 +4,7 @@ use std::sync::Arc;
 
 use pod_teardown::{
     api::MetadataClient,
-    collector::{
-        Mode,
-        collect::collect,
-        leader_election::{CollectorRole, LeaderElection},
-        shared::Shared,
-    },
+    collector::{Mode, collect::collect, leader_election::LeaderElection, shared::Shared},
     node::effects::Effects,
 };
 use serde_json::json;
@@ -66,6 +61,6 @@ async fn slow_answers_of_a_kind_do_not_end_leadership() {
     for _ in 0..120 {
         sleep(secs(1)).await;
         let now = turn.borrow_and_update().clone();
-        assert!(matches!(now, CollectorRole::Active { .. }), "{now:?}");
+        assert!(now.is_ok(), "{now:?}");
     }
 }

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
 
 use super::{
-    lease::{Freshness, Leases, holder},
+    lease::{Freshness, Leases, ObservedLease, holder},
     state::{Conditions, non_empty},
 };
 
@@ -22,29 +21,27 @@ const READ_INTERVAL: Duration = Duration::from_secs(2);
 /// How long an answer counts: one lost answer must not end the active role.
 const FRESH: Duration = Duration::from_secs(15);
 
-/// The last read state of the Lease.
-#[derive(Debug, Clone, PartialEq)]
-struct ObservedLease {
-    /// When the last answered request was sent.
+/// The last answer.
+#[derive(Debug)]
+struct Answer {
     requested_at: Instant,
-    /// Of the last answer. A cache may show an old state for any time.
+    /// A cache may show an old state for any time.
     freshness: Freshness,
-    lease: Option<Lease>,
-    /// When this state was first read.
-    since: Instant,
-    /// An earlier read showed another state.
-    has_changed: bool,
+    observed: ObservedLease,
 }
 
 /// Watches the Lease and keeps `conditions` up to date. Never returns. Agents that wait read the server's cache; a Lease that seems
 /// idle is read itself.
 pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Conditions>) {
-    let mut observed: Option<ObservedLease> = None;
+    let mut last: Option<Answer> = None;
     loop {
         let requested_at = Instant::now();
-        let idle_from = observed.as_ref().map(|observed| observed.since + IDLE);
-        let freshness = match idle_from {
-            Some(idle_from) if requested_at >= idle_from => Freshness::Latest,
+        let until_idle = |last: &Option<Answer>, now: Instant| {
+            let idle_from = last.as_ref().map_or(now, |last| last.observed.since) + IDLE;
+            idle_from.saturating_duration_since(now)
+        };
+        let freshness = match until_idle(&last, requested_at) {
+            Duration::ZERO => Freshness::Latest,
             _ => Freshness::Cached,
         };
         let answer = leases.get(LEASE, freshness).await;
@@ -54,28 +51,25 @@ pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Condi
             view.error = answer.as_ref().err().map(ToString::to_string);
             if let Ok(lease) = answer {
                 view.holder = lease.as_ref().and_then(|lease| non_empty(holder(lease)));
-                let (mut since, mut has_changed) = (now, false);
-                if let Some(before) = &observed {
-                    let is_same = before.lease == lease;
-                    since = if is_same { before.since } else { now };
-                    has_changed = before.has_changed || !is_same;
-                    view.changed = if is_same { view.changed } else { Some(Timestamp::now()) };
-                }
-                observed = Some(ObservedLease {
+                let observed = match last.take() {
+                    Some(Answer { mut observed, .. }) => {
+                        if observed.update(lease, now) {
+                            view.changed = Some(Timestamp::now());
+                        }
+                        observed
+                    }
+                    None => ObservedLease::new(lease, now),
+                };
+                last = Some(Answer {
                     requested_at,
                     freshness,
-                    lease,
-                    since,
-                    has_changed,
+                    observed,
                 });
             }
-            let idle = valid_until(observed.as_ref(), now);
+            let idle = valid_until(last.as_ref(), now);
             conditions.manager_idle = idle.map(Some).map_err(str::to_owned);
         });
-        let until_idle = observed
-            .as_ref()
-            .map_or(IDLE, |observed| (observed.since + IDLE).saturating_duration_since(now));
-        let pause = match until_idle {
+        let pause = match until_idle(&last, now) {
             Duration::ZERO => READ_INTERVAL,
             until_idle => until_idle.min(leases.wait_interval),
         };
@@ -84,14 +78,14 @@ pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Condi
 }
 
 /// Until when the collector may work without another answer, or why it may not.
-fn valid_until(observed: Option<&ObservedLease>, now: Instant) -> Result<Instant, &'static str> {
+fn valid_until(last: Option<&Answer>, now: Instant) -> Result<Instant, &'static str> {
     let age = |time: Instant| now.saturating_duration_since(time);
-    let Some(observed) = observed.filter(|observed| age(observed.requested_at) < FRESH) else {
+    let Some(last) = last.filter(|last| age(last.requested_at) < FRESH) else {
         return Err("whether kube-controller-manager works is unknown: its Lease cannot be read");
     };
-    if age(observed.since) >= IDLE && observed.freshness == Freshness::Latest {
-        Ok(observed.requested_at + FRESH)
-    } else if observed.has_changed {
+    if age(last.observed.since) >= IDLE && last.freshness == Freshness::Latest {
+        Ok(last.requested_at + FRESH)
+    } else if last.observed.has_changed {
         Err("kube-controller-manager works: it renews its Lease")
     } else {
         Err("whether kube-controller-manager renews its Lease is being watched, for 45 s")
@@ -107,12 +101,14 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let observed = |requested_at, since, has_changed, freshness| {
-            Some(ObservedLease {
+            Some(Answer {
                 requested_at: at(requested_at),
                 freshness,
-                lease: None,
-                since: at(since),
-                has_changed,
+                observed: ObservedLease {
+                    lease: None,
+                    since: at(since),
+                    has_changed,
+                },
             })
         };
         use Freshness::{Cached, Latest};

@@ -18,19 +18,28 @@ use crate::api::ApiError;
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) struct Election<'a> {
-    pub leases: Leases<'a>,
-    pub identity: &'a str,
-    pub conditions: &'a watch::Sender<Conditions>,
-    pub observed: ObservedLease,
-    /// `observed` is this agent's own last write, and no later answer contradicts it.
-    pub is_current: bool,
-    /// A cached Lease may be too old to replace.
-    pub freshness: Freshness,
+    leases: Leases<'a>,
+    identity: &'a str,
+    conditions: &'a watch::Sender<Conditions>,
+    observed: ObservedLease,
+    /// How the Lease has to be read before the next write: a cached one may be too old to replace. `None`: `observed` is this
+    /// agent's own last write, and no later answer contradicts it.
+    next_read: Option<Freshness>,
 }
 
 // === impl Election ===
 
-impl Election<'_> {
+impl<'a> Election<'a> {
+    pub fn new(leases: Leases<'a>, identity: &'a str, conditions: &'a watch::Sender<Conditions>) -> Self {
+        Self {
+            leases,
+            identity,
+            conditions,
+            observed: ObservedLease::new(None, Instant::now()),
+            next_read: Some(Freshness::Latest),
+        }
+    }
+
     /// Never returns. While kube-controller-manager works, this agent lets the Lease expire, and any agent may take it.
     pub async fn run(&mut self) {
         loop {
@@ -42,9 +51,7 @@ impl Election<'_> {
                 let is_idle = conditions.wait_for(|conditions| conditions.is_manager_idle(Instant::now()));
                 // `self` has the sender: it cannot close.
                 is_idle.await.ok();
-                // It may have been created and deleted meanwhile.
-                self.is_current = false;
-                self.observed.restart_absence(Instant::now());
+                self.forget_lease();
             }
             let pause = self.step().await;
             sleep(pause).await;
@@ -62,16 +69,17 @@ impl Election<'_> {
 
     async fn try_release(&mut self) -> Result<(), ApiError> {
         loop {
-            if !self.is_current {
-                self.freshness = Freshness::Latest;
-                self.read_lease().await?;
+            if self.next_read.is_some() {
+                self.read_lease(Freshness::Latest).await?;
             }
             let Some(lease) = self.observed.lease.as_ref().filter(|it| holder(it) == self.identity) else {
                 return Ok(());
             };
             match self.leases.write(released(lease)).await {
                 // The Lease has changed: read it and try again, within the limit.
-                Err(error) if self.is_current || error.code() == Some(409) => self.is_current = false,
+                Err(error) if self.next_read.is_none() || error.code() == Some(409) => {
+                    self.next_read = Some(Freshness::Latest);
+                }
                 answer => return answer.map(drop),
             }
         }
@@ -82,9 +90,7 @@ impl Election<'_> {
         match self.try_step().await {
             Ok(pause) => pause,
             Err(error) => {
-                self.is_current = false;
-                self.freshness = Freshness::Latest;
-                self.observed.restart_absence(Instant::now());
+                self.forget_lease();
                 self.conditions
                     .send_modify(|conditions| conditions.view.lease_error = Some(error.to_string()));
                 if self.holds_lease() {
@@ -100,12 +106,12 @@ impl Election<'_> {
     async fn try_step(&mut self) -> Result<Duration, ApiError> {
         // Twice: after a conflict the Lease is read again at once.
         for _ in 0..2 {
-            if !self.is_current {
-                self.read_lease().await?;
+            if let Some(freshness) = self.next_read {
+                self.read_lease(freshness).await?;
                 let holds_lease = self.holds_lease();
                 let wait = self.observed.wait(self.identity, holds_lease, Instant::now());
                 if !wait.is_zero() {
-                    self.freshness = Freshness::Cached;
+                    self.next_read = Some(Freshness::Cached);
                     self.set_lease_lost(match &self.observed.lease {
                         Some(lease) => format!("{} holds the Lease kube-system/{NAME}", holder(lease)),
                         None => {
@@ -117,10 +123,7 @@ impl Election<'_> {
             }
             match self.write().await {
                 Ok(()) => return Ok(RENEW_INTERVAL),
-                Err(error) if matches!(error.code(), Some(404 | 409)) => {
-                    self.is_current = false;
-                    self.freshness = Freshness::Latest;
-                }
+                Err(error) if matches!(error.code(), Some(404 | 409)) => self.next_read = Some(Freshness::Latest),
                 Err(error) => return Err(error),
             }
         }
@@ -128,8 +131,14 @@ impl Election<'_> {
         Ok(RENEW_INTERVAL)
     }
 
-    async fn read_lease(&mut self) -> Result<(), ApiError> {
-        let lease = self.leases.get(NAME, self.freshness).await?;
+    /// Before the next write it is read itself: it may have been created and deleted meanwhile.
+    fn forget_lease(&mut self) {
+        self.next_read = Some(Freshness::Latest);
+        self.observed.restart_absence(Instant::now());
+    }
+
+    async fn read_lease(&mut self, freshness: Freshness) -> Result<(), ApiError> {
+        let lease = self.leases.get(NAME, freshness).await?;
         self.conditions
             .send_modify(|conditions| conditions.view.record_lease(lease.as_ref()));
         self.observed.update(lease, Instant::now());
@@ -141,7 +150,7 @@ impl Election<'_> {
         let lease = for_holder(self.identity, self.observed.lease.as_ref(), Timestamp::now());
         let sent = Instant::now();
         let stored = self.leases.write(lease).await?;
-        self.is_current = true;
+        self.next_read = None;
         self.conditions.send_modify(|conditions| {
             conditions.view.record_lease(Some(&stored));
             conditions.lease = Ok(Some(sent + RENEW_DEADLINE));

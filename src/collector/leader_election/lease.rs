@@ -9,7 +9,7 @@ use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
-use serde::Deserialize;
+use kube::core::PartialObjectMeta;
 use tokio::time::Instant;
 
 use crate::api::{ApiError, Lane, MetadataClient, read, with_timeout};
@@ -39,12 +39,6 @@ pub(super) struct Leases<'a> {
     pub wait_interval: Duration,
 }
 
-/// The answer to a write: the client requests only the metadata.
-#[derive(Deserialize)]
-struct Written {
-    metadata: ObjectMeta,
-}
-
 /// How recent an answer has to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Freshness {
@@ -60,9 +54,9 @@ pub(super) struct ObservedLease {
     /// Result of the last read; `None` without a Lease.
     pub lease: Option<Lease>,
     /// When this state was first read.
-    since: Instant,
-    /// This or an earlier read showed a Lease. If it is missing now, it was deleted.
-    has_existed: bool,
+    pub since: Instant,
+    /// An earlier read showed another state.
+    pub has_changed: bool,
 }
 
 // === impl Leases ===
@@ -76,12 +70,8 @@ impl Leases<'_> {
         };
         let answer = self.client.json(Lane::Election, &path, JSON);
         match with_timeout(TIMEOUT, "GET", &path, answer).await {
-            Ok(lease) => match serde_json::from_value(lease) {
-                Ok(lease) => Ok(Some(lease)),
-                Err(error) => Err(ApiError::unreadable("GET", &path, error)),
-            },
             Err(error) if error.is_absence_of("coordination.k8s.io", "leases", name) => Ok(None),
-            Err(error) => Err(error),
+            lease => lease.map(Some),
         }
     }
 
@@ -95,7 +85,8 @@ impl Leases<'_> {
         let lane = Lane::Election;
         let sent = self.client.send_ungated(lane, verb, &path, JSON, Bytes::from(body));
         let answer = with_timeout(TIMEOUT, verb, &path, sent).await?;
-        let Written { metadata } = read(verb, &path, &answer)?;
+        // The client requests only the metadata.
+        let PartialObjectMeta::<Lease> { metadata, .. } = read(verb, &path, &answer)?;
         Ok(Lease { metadata, ..lease })
     }
 }
@@ -144,21 +135,26 @@ pub(super) fn released(lease: &Lease) -> Lease {
 // === impl ObservedLease ===
 
 impl ObservedLease {
-    /// No Lease was read so far.
-    pub fn new(now: Instant) -> Self {
+    /// The first read state.
+    pub fn new(lease: Option<Lease>, now: Instant) -> Self {
         Self {
-            lease: None,
+            lease,
             since: now,
-            has_existed: false,
+            has_changed: false,
         }
     }
 
-    /// Applies another read. The same resourceVersion means no change in between.
-    pub fn update(&mut self, lease: Option<Lease>, now: Instant) {
-        if self.lease != lease {
-            self.has_existed |= lease.is_some();
-            (self.lease, self.since) = (lease, now);
+    /// Applies another read; `true` if it shows another state. The same resourceVersion means no change in between.
+    pub fn update(&mut self, lease: Option<Lease>, now: Instant) -> bool {
+        let is_change = self.lease != lease;
+        if is_change {
+            *self = Self {
+                lease,
+                since: now,
+                has_changed: true,
+            };
         }
+        is_change
     }
 
     /// Counts the age of a missing Lease from now on: while it was not read, it may have been created and deleted.
@@ -176,7 +172,7 @@ impl ObservedLease {
     pub fn wait(&self, identity: &str, holds_lease: bool, now: Instant) -> Duration {
         let duration = match &self.lease {
             None if holds_lease => Duration::ZERO,
-            None if self.has_existed => DURATION,
+            None if self.has_changed => DURATION,
             None => RECREATION,
             Some(lease) if holder(lease).is_empty() || (holds_lease && holder(lease) == identity) => Duration::ZERO,
             Some(lease) => {
@@ -228,7 +224,7 @@ mod tests {
             (None, 4, false, 0),
             (None, 0, true, 0),
         ] {
-            let mut observed = ObservedLease::new(start);
+            let mut observed = ObservedLease::new(None, start);
             observed.update(lease, start);
             assert_eq!(
                 observed.wait("me", holds_lease, start + secs(unchanged)),
@@ -241,7 +237,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn changed_lease_restarts_its_age_and_a_deleted_one_is_taken_only_after_its_duration() {
         let start = Instant::now();
-        let mut observed = ObservedLease::new(start);
+        let mut observed = ObservedLease::new(None, start);
         observed.update(Some(lease("other", 15, "1")), start);
         observed.update(Some(lease("other", 15, "1")), start + secs(9));
         assert_eq!(observed.since, start);
@@ -258,7 +254,7 @@ mod tests {
         observed.update(None, start);
         assert_eq!(observed.wait("me", false, start + secs(14)), secs(1));
         assert_eq!(observed.wait("me", false, start + secs(15)), secs(0));
-        let mut missing = ObservedLease::new(start);
+        let mut missing = ObservedLease::new(None, start);
         missing.restart_absence(start + secs(60));
         missing.update(None, start + secs(61));
         assert_eq!(

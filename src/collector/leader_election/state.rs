@@ -8,11 +8,12 @@ use tokio::time::Instant;
 use super::lease;
 
 /// When this agent's collector may work: `--gc`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
     /// While the collector of kube-controller-manager is not active.
+    #[default]
     Auto,
     /// Whatever kube-controller-manager does.
     Always,
@@ -21,7 +22,7 @@ pub enum Mode {
 }
 
 /// Role of this agent's collector, and why.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct View {
@@ -89,20 +90,6 @@ impl Mode {
 // === impl View ===
 
 impl View {
-    /// Nothing is known yet.
-    pub(super) fn new(identity: String, mode: Mode) -> Self {
-        Self {
-            identity,
-            mode,
-            active_since: None,
-            standby: None,
-            lease: None,
-            holds_lease: false,
-            lease_error: None,
-            controller_manager: None,
-        }
-    }
-
     /// Records the Lease as it was read or written.
     pub(super) fn record_lease(&mut self, lease: Option<&Lease>) {
         let holder = lease.and_then(|lease| non_empty(lease::holder(lease)));
@@ -193,7 +180,7 @@ mod tests {
             let conditions = Conditions {
                 manager_idle,
                 lease,
-                view: View::new(String::new(), Mode::Auto),
+                view: View::default(),
             };
             assert_eq!(conditions.check(at(now)), expected, "{conditions:?} at {now}");
         }

@@ -66,6 +66,16 @@ pub enum Feedback {
     Refused(Instant),
 }
 
+// === impl Lane ===
+
+impl Lane {
+    /// The lane of an item about an object of this kind.
+    pub fn of(item: WorkItem, kind: KindId) -> Self {
+        let is_get = matches!(item, WorkItem::GetOwner(_));
+        Self { kind, is_get }
+    }
+}
+
 // === impl Lanes ===
 
 impl Lanes {

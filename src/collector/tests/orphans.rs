@@ -8,6 +8,7 @@ use super::{
 };
 use crate::collector::{
     decide::{
+        Finalizer,
         Policy::{Background, Foreground, Orphan},
         Step, decide,
     },
@@ -52,7 +53,7 @@ fn an_orphaning_owner_waits_until_dependents_drop_their_references() {
     assert_eq!(graph.take_items(), []);
     graph.observe(apples, &fruit(2, 6, &[]));
     assert_eq!(graph.take_items(), [WorkItem::Decide(one)]);
-    assert_eq!(decide(&graph, one), Step::RemoveOrphanFinalizer);
+    assert_eq!(decide(&graph, one), Step::RemoveFinalizer(Finalizer::Orphan));
 }
 
 #[test]
@@ -106,7 +107,10 @@ fn an_orphaning_object_that_owns_itself_does_not_wait() {
     let mut own = orphaning(1, 1);
     own.owners = fruit(1, 1, &[1]).owners;
     graph.observe(apples, &own);
-    assert_eq!(decide(&graph, node(&graph, 1)), Step::RemoveOrphanFinalizer);
+    assert_eq!(
+        decide(&graph, node(&graph, 1)),
+        Step::RemoveFinalizer(Finalizer::Orphan)
+    );
 }
 
 #[test]
@@ -178,7 +182,7 @@ fn an_owner_whose_last_state_was_not_orphaning_did_not_orphan() {
     graph.apply_deletion(apples, &uid(1));
     graph.observe(apples, &fruit(2, 3, &[1]));
     graph.set_absent(node(&graph, 1));
-    assert!(matches!(decide(&graph, node(&graph, 2)), Step::Delete { .. }));
+    assert!(matches!(decide(&graph, node(&graph, 2)), Step::Delete(_)));
 }
 
 #[test]
@@ -256,7 +260,7 @@ fn the_last_orphaning_owners_and_all_named_ones_are_remembered() {
     assert!(is_released(&graph, 90_001, 1), "still named");
     graph.observe(apples, &fruit(90_002, 90_002, &[2]));
     graph.set_absent(node(&graph, 2));
-    assert!(matches!(decide(&graph, node(&graph, 90_002)), Step::Delete { .. }));
+    assert!(matches!(decide(&graph, node(&graph, 90_002)), Step::Delete(_)));
     graph.observe(apples, &fruit(90_003, 90_003, &[3]));
     assert!(is_released(&graph, 90_003, 3));
 }

@@ -6,7 +6,7 @@ use super::{
     world::{GetAnswer, Key, Refused, World},
 };
 use crate::collector::{
-    decide::{Policy, Step, decide},
+    decide::{Deletion, Finalizer, Policy, Step, decide},
     graph::{NodeId, NodeState, Observed, WorkItem},
 };
 
@@ -31,18 +31,20 @@ impl Collector {
                 return;
             }
             // These finalizers are removed only while all kinds are synced.
-            Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer if !self.is_synced() => {
+            Step::RemoveFinalizer(_) if !self.is_synced() => {
                 self.queue.push(WorkItem::Decide(id));
                 return;
             }
-            Step::RemoveForegroundFinalizer => world.change(&key, &known, |object| object.seen.foreground = false),
-            Step::RemoveOrphanFinalizer => world.remove_orphan_finalizer(&key, &known),
+            Step::RemoveFinalizer(Finalizer::Foreground) => {
+                world.change(&key, &known, |object| object.seen.foreground = false)
+            }
+            Step::RemoveFinalizer(Finalizer::Orphan) => world.remove_orphan_finalizer(&key, &known),
             Step::DropReferences(owners) => self.drop_references(world, &owners, &key, &known),
-            Step::Delete {
+            Step::Delete(Deletion {
                 policy,
                 clear_blocking,
                 waiting_owners,
-            } => {
+            }) => {
                 let still_wait = |owner: &NodeId| match world.get(&self.key(*owner)) {
                     GetAnswer::Exists(found) => {
                         found.uid == self.graph.uid(*owner) && found.deleting && found.foreground

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::collector::{
-    discovery::FailedGroup,
+    discovery::Discovered,
     graph::{Observed, Reference, WorkItem},
     kinds::{Resource, Scope},
     shared::Shared,
@@ -46,7 +46,7 @@ impl World {
     fn new() -> Self {
         let shared = Shared::default();
         shared.with(|core| {
-            core.sync_state.set_unknown_groups(std::iter::empty(), Instant::now());
+            core.sync_state.record_discovery(&Discovered::default(), Instant::now());
             for (group, kind, plural) in KINDS {
                 let id = core.graph.kinds.id(group, kind).unwrap();
                 let resource = Resource {
@@ -249,15 +249,11 @@ fn a_finalizer_that_stays_for_an_unsynced_kind_names_it() {
     let mut world = World::new();
     world.is("ReplicaSet", "last", "foreground", vec![]);
     world.shared.with(|core| {
-        let (group, unknown) = (
-            "metrics.k8s.io".to_owned(),
-            FailedGroup {
-                versions: vec!["v1".to_owned()],
-                why: "503".to_owned(),
-            },
-        );
-        core.sync_state
-            .set_unknown_groups(std::iter::once((&group, &unknown)), Instant::now());
+        let found = Discovered {
+            failed: [("metrics.k8s.io".to_owned(), vec!["v1".to_owned()])].into(),
+            ..Discovered::default()
+        };
+        core.sync_state.record_discovery(&found, Instant::now());
     });
     let (_, end, text) = world.why("replicaset/last");
     assert!(

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::{
     collector::{
         core::Core,
-        decide::{Policy, Step, decide},
+        decide::{Deletion, Finalizer, Policy, Step, decide},
         graph::{Graph, NodeId, NodeState, WorkItem},
         names::{NOT_SERVED, escape_control_chars, object_label, qualified_name, unresolved_reason},
         report::queued,
@@ -69,9 +69,10 @@ impl Explainer<'_> {
 
     /// Why the object keeps the finalizer that could be removed otherwise.
     fn hold(&self, id: NodeId) -> Option<FinalizerHold> {
-        let step = decide(self.graph(), id);
-        let is_removal = matches!(step, Step::RemoveForegroundFinalizer | Step::RemoveOrphanFinalizer);
-        self.core.finalizer_hold(id, &step, self.now).filter(|_| is_removal)
+        match decide(self.graph(), id) {
+            Step::RemoveFinalizer(finalizer) => self.core.finalizer_hold(id, finalizer, self.now),
+            _ => None,
+        }
     }
 
     fn owner(&self, id: NodeId) -> String {
@@ -172,15 +173,16 @@ pub(in crate::collector) fn decision(graph: &Graph, id: NodeId) -> Option<String
             let references = plural(owners.len() as u64, "reference");
             format!("loses the {references} to {}", named(graph, &owners))
         }
-        Step::Delete {
-            policy,
-            clear_blocking,
-            waiting_owners,
-        } => deletion(graph, policy, clear_blocking, &waiting_owners),
-        Step::RemoveForegroundFinalizer => {
-            "loses the finalizer foregroundDeletion: no known blocking dependent is left".to_owned()
+        Step::Delete(deletion) => describe_deletion(graph, &deletion),
+        Step::RemoveFinalizer(finalizer) => {
+            let blocking = if finalizer == Finalizer::Foreground {
+                "blocking "
+            } else {
+                ""
+            };
+            let name = finalizer.name();
+            format!("loses the finalizer {name}: no known {blocking}dependent is left")
         }
-        Step::RemoveOrphanFinalizer => "loses the finalizer orphan: no known dependent is left".to_owned(),
         Step::Wait if state.in_orphan_deletion() => {
             let dependents = format_count(graph.node(id).num_dependents().into(), "dependent");
             format!("keeps the finalizer orphan until {dependents} lost the reference to it")
@@ -193,18 +195,19 @@ pub(in crate::collector) fn decision(graph: &Graph, id: NodeId) -> Option<String
     })
 }
 
-fn deletion(graph: &Graph, policy: Policy, clear_blocking: bool, waiting: &[NodeId]) -> String {
-    let policy = match policy {
+fn describe_deletion(graph: &Graph, deletion: &Deletion) -> String {
+    let policy = match deletion.policy {
         Policy::Background => "in the background",
         Policy::Foreground => "in the foreground",
         Policy::Orphan => "without its dependents",
     };
+    let waiting = &*deletion.waiting_owners;
     let why = match waiting {
         [] => "none of its owners exists".to_owned(),
         [_] => format!("{} waits for it", named(graph, waiting)),
         several => format!("{} wait for it", named(graph, several)),
     };
-    let cycle = if clear_blocking {
+    let cycle = if deletion.clear_blocking {
         ", its blocking references cleared first: it is part of an ownership cycle"
     } else {
         ""

@@ -2,7 +2,7 @@
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{
     item::Item,
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     api::{ApiError, ErrorKind, Lane, MetadataClient},
     collector::{
-        discovery::{Discovered, Discovery},
+        discovery::{Discovered, Discovery, unreported},
         names::qualified_name,
     },
     config::GcSettings,
@@ -103,7 +103,7 @@ pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
 
 /// The server's version, and the UID of its cluster.
 async fn cluster(client: &MetadataClient) -> Result<String, ApiError> {
-    let version = client.json(Lane::Get, "/version", "application/json").await?;
+    let version: Value = client.json(Lane::Get, "/version", "application/json").await?;
     let namespace = client.object("/api/v1/namespaces/kube-system").await?;
     Ok(format!(
         "{}, cluster {} (UID of the namespace kube-system)",
@@ -120,7 +120,10 @@ pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
     };
     let mut rows = vec![check_rights(client, &found).await];
     if !found.failed.is_empty() {
-        let failed = found.failed.iter().map(|(group, it)| format!("{group} ({})", it.why));
+        let failed = found
+            .failed
+            .iter()
+            .map(|(group, versions)| format!("{group} ({})", unreported(versions)));
         rows.push(Row::new(
             Item::COLLECTOR_KINDS,
             Verdict::Warning,
