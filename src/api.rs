@@ -7,7 +7,6 @@ mod credentials;
 mod dial;
 mod error;
 pub mod escape;
-mod event;
 pub mod expiry;
 mod http2;
 pub mod kubeconfig;
@@ -25,8 +24,7 @@ pub use self::{
     dial::{Dial, Duplex},
     error::{ApiError, ErrorKind, read},
     escape::escape,
-    event::EventWrite,
     http2::LastReceived,
-    metadata::{AnswerStream, Document, Lane, MetadataClient},
-    requests::{REQUEST_DURATIONS, with_timeout},
+    metadata::{AnswerStream, Lane, MetadataClient},
+    requests::{EventWrite, REQUEST_DURATIONS, with_timeout},
 };

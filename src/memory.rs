@@ -25,18 +25,13 @@ pub fn set_malloc_options() {
     }
 }
 
-/// Trims the heap periodically. Never returns.
+/// Returns free heap pages to the kernel periodically: the allocator itself returns only the top of the heap. Never returns.
 pub async fn trim_periodically() {
     sleep(FIRST_TRIM).await;
     loop {
-        trim();
+        #[cfg(target_env = "gnu")]
+        // SAFETY: `malloc_trim` is thread-safe and releases only free pages.
+        let _ = unsafe { libc::malloc_trim(0) };
         sleep(TRIM_INTERVAL).await;
     }
-}
-
-/// Returns free heap pages to the kernel: the allocator itself returns only the top of the heap.
-fn trim() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: `malloc_trim` is thread-safe and releases only free pages.
-    let _ = unsafe { libc::malloc_trim(0) };
 }

@@ -42,19 +42,14 @@ impl TraceContext {
     /// The root span of a pod's termination. The trace ID is the pod's UID without hyphens if that is possible, else a hash.
     pub fn for_pod(uid: &str) -> Self {
         let hash = digest(&SHA256, format!("pod-teardown {uid}").as_bytes());
-        let (by_hash, rest) = hash.as_ref().split_at(16);
         let hex: String = uid.chars().filter(|char| *char != '-').collect();
         let id = (hex.len() == 32).then(|| u128::from_str_radix(&hex, 16).ok()).flatten();
-        let mut context = Self {
-            trace_id: id.unwrap_or_default().to_be_bytes(),
-            span_id: [0; 8],
-        };
         // All zeros is not valid.
-        if id.unwrap_or_default() == 0 {
-            context.trace_id.copy_from_slice(by_hash);
+        let id = id.filter(|id| *id != 0).map(u128::to_be_bytes);
+        Self {
+            trace_id: id.unwrap_or(std::array::from_fn(|index| hash.as_ref()[index])),
+            span_id: std::array::from_fn(|index| hash.as_ref()[16 + index]),
         }
-        context.span_id.copy_from_slice(&rest[..8]);
-        context
     }
 
     /// A child of this span: the step number `index`, which began `start_ms` after the root.

@@ -86,7 +86,6 @@ impl CollectorThread {
 
     /// Collects while this agent is the leader, until it is stopped.
     async fn run(self, stop: CancellationToken) {
-        self.shared.election.log_start();
         let stopped = Notify::new();
         let collecting = async {
             tokio::select! {

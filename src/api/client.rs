@@ -5,7 +5,10 @@ use std::{path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _, stream::BoxStream};
 use http_body_util::BodyExt as _;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume};
+use k8s_openapi::{
+    api::core::v1::{Node, PersistentVolume},
+    apimachinery::pkg::apis::meta::v1::ListMeta,
+};
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, json, value::RawValue};
 use tokio::sync::Semaphore;
@@ -20,8 +23,7 @@ use super::{
     dial::Dial,
     error::read,
     escape::escape,
-    event::EventWrite,
-    requests::Requests,
+    requests::{EventWrite, Requests},
 };
 use crate::{
     model::pod::{PodObject, PodRef, PodView},
@@ -56,7 +58,7 @@ pub struct ApiClient {
 /// Page of pods.
 #[derive(Debug, Deserialize)]
 struct PodPage<'a> {
-    metadata: PageMeta,
+    metadata: ListMeta,
     #[serde(borrow)]
     items: Option<Vec<&'a RawValue>>,
 }
@@ -65,18 +67,6 @@ const JSON: &str = "application/json";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 /// All requests share one connection.
 const LANE: usize = 0;
-
-/// The used fields of `ListMeta`.
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct PageMeta {
-    /// resourceVersion of the list.
-    #[serde(default)]
-    resource_version: String,
-    /// Token of the next page; empty on the last.
-    #[serde(default, rename = "continue")]
-    continue_token: String,
-}
 
 /// Result of a list of pods of one name.
 #[derive(Debug)]
@@ -135,7 +125,7 @@ impl ApiClient {
 
     /// When its credentials expire, if they show it.
     pub fn credentials_expiry(&self) -> Option<jiff::Timestamp> {
-        self.requests.credentials.expires_at()
+        self.requests.credentials.pool().expires_at
     }
 
     /// This agent's Node. It is the first request of a connection, so changed credentials are read before it.
@@ -192,10 +182,11 @@ impl ApiClient {
             let PodPage { metadata, items } = read("GET", &path, &page)?;
             let items = items.unwrap_or_default();
             items.iter().copied().for_each(&mut each);
-            if metadata.continue_token.is_empty() {
-                return Ok(metadata.resource_version);
+            token = metadata.continue_.unwrap_or_default();
+            if token.is_empty() {
+                return Ok(metadata.resource_version.unwrap_or_default());
             }
-            (token, limit) = (metadata.continue_token, next_page(limit, items.len(), page.len()));
+            limit = next_page(limit, items.len(), page.len());
         }
     }
 
@@ -209,14 +200,9 @@ impl ApiClient {
             escape(from),
             lifetime.as_secs(),
         );
-        let answer = self.requests.start(LANE, &get(VERB, &path)).await?;
-        let body = StreamReader::new(
-            answer
-                .response
-                .into_body()
-                .into_data_stream()
-                .map_err(std::io::Error::other),
-        );
+        let (answer, _) = self.requests.start(LANE, &get(VERB, &path)).await?;
+        let body = answer.into_body().into_data_stream();
+        let body = StreamReader::new(body.map_err(std::io::Error::other));
         let lines = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), Vec::new(), MAX_OBJECT);
         Ok(FramedRead::new(body, lines)
             .map(move |line| {

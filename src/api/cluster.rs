@@ -1,6 +1,6 @@
 //! Identity of the connected cluster, and the resourceVersion of its store.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use serde_json::Value;
 use tokio::sync::watch;
@@ -13,7 +13,7 @@ pub(super) const PATH: &str = "/api/v1/namespaces?fieldSelector=metadata.name%3D
 /// The cluster of the first connection, which all later ones have to lead to.
 #[derive(Debug, Default)]
 pub(crate) struct Cluster {
-    uid: Mutex<Option<String>>,
+    uid: OnceLock<String>,
     /// Highest resourceVersion seen; `None` without a [`StoreFollower`].
     version: Mutex<Option<u64>>,
     restored: watch::Sender<Option<String>>,
@@ -41,23 +41,25 @@ impl Cluster {
             let why = "it lacks the namespace kube-system or a numeric resourceVersion";
             return Err(ApiError::unreadable("GET", PATH, why));
         };
-        let checked = self.check_uid(uid);
-        let checked = checked.and_then(|()| self.record_store_version(version, before));
-        checked.map_err(|cause| ApiError::blocked("GET", PATH, cause))
-    }
-
-    /// Fails if its namespace kube-system has another UID.
-    fn check_uid(&self, uid: &str) -> Result<(), String> {
-        let mut known = self.uid.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get_or_insert_with(|| uid.to_owned());
-        if known == uid {
-            Ok(())
-        } else {
-            Err(format!(
+        let known = self.uid.get_or_init(|| uid.to_owned());
+        if known != uid {
+            let why = format!(
                 "this is another cluster: its namespace kube-system has the UID {uid}, where it was {known} before; if that \
                  is meant, start the agent again"
-            ))
+            );
+            return Err(ApiError::blocked("GET", PATH, why));
         }
+        let mut highest = self.version();
+        let Some(before) = before.filter(|_| highest.is_some()) else {
+            return Ok(());
+        };
+        if version < before {
+            let why = format!("the store was restored from a backup: its resourceVersion is {version} after {before}");
+            self.restored.send_replace(Some(why.clone()));
+            return Err(ApiError::blocked("GET", PATH, why));
+        }
+        *highest = (*highest).max(Some(version));
+        Ok(())
     }
 
     /// Records the highest version from now on.
@@ -70,24 +72,6 @@ impl Cluster {
     /// Highest version so far. To be read before a request, since answers may overtake each other.
     pub(super) fn last_store_version(&self) -> Option<u64> {
         *self.version()
-    }
-
-    /// Records the version of an answer; `before` is the highest version at the time of the request.
-    fn record_store_version(&self, version: u64, before: Option<u64>) -> Result<(), String> {
-        let mut highest = self.version();
-        match before.filter(|_| highest.is_some()) {
-            Some(known) if version < known => {
-                let why =
-                    format!("the store was restored from a backup: its resourceVersion is {version} after {known}");
-                self.restored.send_replace(Some(why.clone()));
-                Err(why)
-            }
-            Some(_) => {
-                *highest = (*highest).max(Some(version));
-                Ok(())
-            }
-            None => Ok(()),
-        }
     }
 
     fn version(&self) -> MutexGuard<'_, Option<u64>> {

@@ -5,7 +5,10 @@
 //! It is no pool of a library: those hand a connection out before a request over it has proven anything, and open one HTTP/2
 //! connection for each server, while a server allows 100 streams over it, and the collector needs more.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -13,20 +16,25 @@ use http::{HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Full, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilder};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::client::ConfigExt as _;
+use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
 use super::{
     ApiError, USER_AGENT,
     cluster::{self, Cluster},
-    dial::{Dial, Transport, transport},
-    error::{read, retry_after},
-    http2::{Http2, LastReceived, Sender},
+    dial::{Dial, OPEN_TIMEOUT, Transport, transport},
+    error::read,
+    expiry::Expiry,
+    http2::{LastReceived, Sender, connect},
 };
 
 /// Limit of the answer to a proof in bytes. A Node has some ten thousand.
 const MAX_ANSWER: usize = 8 << 20;
+/// Limit of the proof. A busy server queues requests.
+const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
 const JSON: &str = "application/json";
 
 /// Checks the server's answer to a GET of this agent's Node. An error forbids requests over the connection.
@@ -45,21 +53,22 @@ pub(super) enum Evidence {
 /// Sends a request over the [`Sender`] in its extensions.
 type SendService = BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, BoxError>;
 
+/// A connection, once it is proven.
+type Connection = tokio::sync::Mutex<Option<(Sender, LastReceived)>>;
+
 /// Connections by number. A request waits while the server allows no more over its connection.
 pub(super) struct ConnectionPool {
     server: Uri,
     connector: HttpsConnector<Transport>,
     service: SendService,
     evidence: Evidence,
-    connections: Mutex<Vec<Arc<Http2>>>,
+    connections: Mutex<Vec<Arc<Connection>>>,
+    /// When the credentials expire, if they show it.
+    pub expires_at: Option<Timestamp>,
 }
 
-/// An answer that has started.
-pub(super) struct Answer {
-    pub response: Response<Incoming>,
-    /// When its connection last received something.
-    pub last_received: LastReceived,
-}
+/// An answer that has started, and when its connection last received something.
+pub(super) type Answer = (Response<Incoming>, LastReceived);
 
 /// A request.
 pub(super) struct RequestParts<'a> {
@@ -95,29 +104,46 @@ impl ConnectionPool {
             service: send_service(config)?,
             evidence,
             connections: Mutex::default(),
+            // `check` and the server report unreadable ones.
+            expires_at: Expiry::of_config(config).ok().flatten().map(|expiry| expiry.expires_at),
         })
     }
 
     /// Sends a request, and returns the answer when it starts.
     pub async fn send(&self, lane: usize, parts: &RequestParts<'_>) -> Result<Answer, ApiError> {
         let sent = async {
-            let (sender, last_received) = self.lane(lane).open(|sender| self.prove(sender)).await?;
-            let response = self.send_over(sender, parts).await?;
-            Ok(Answer {
-                response,
-                last_received,
-            })
+            let (sender, last_received) = self.open(lane).await?;
+            Ok((self.send_over(sender, parts).await?, last_received))
         };
         sent.await
             .map_err(|error: BoxError| ApiError::not_sent(parts.verb, parts.path, error))
     }
 
-    fn lane(&self, number: usize) -> Arc<Http2> {
-        let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
-        while connections.len() <= number {
-            connections.push(Arc::new(Http2::new(self.connector.clone(), self.server.clone())));
+    /// The open connection with this number. If there is none, it is opened and proven, and other callers wait.
+    ///
+    /// # Errors
+    /// If the connection cannot be opened or proven in time, or the server does not speak HTTP/2. It is not kept then.
+    async fn open(&self, number: usize) -> Result<(Sender, LastReceived), BoxError> {
+        let connection = {
+            let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+            let len = connections.len().max(number + 1);
+            connections.resize_with(len, Arc::default);
+            Arc::clone(&connections[number])
+        };
+        let mut open = connection.lock().await;
+        if let Some(known) = open.as_ref().filter(|(sender, _)| !sender.is_closed()) {
+            return Ok(known.clone());
         }
-        Arc::clone(&connections[number])
+        *open = None;
+        // Boxed: it is rare, and each request's future would have to hold the space for it.
+        let opening = Box::pin(async {
+            let opened = timeout(OPEN_TIMEOUT, connect(&self.connector, &self.server)).await;
+            let opened = opened.map_err(|_| format!("no connection within {OPEN_TIMEOUT:?}"))??;
+            let proven = timeout(PROOF_TIMEOUT, self.prove(opened.0.clone())).await;
+            proven.map_err(|_| format!("no proof within {PROOF_TIMEOUT:?}"))??;
+            Ok::<_, BoxError>(opened)
+        });
+        Ok(open.insert(opening.await?).clone())
     }
 
     async fn send_over(&self, sender: Sender, parts: &RequestParts<'_>) -> Result<Response<Incoming>, BoxError> {
@@ -138,23 +164,16 @@ impl ConnectionPool {
             .await?
             .into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
-        let code = head.status;
-        let answer = match code.is_success() {
+        let answer = match head.status.is_success() {
             true => Ok(body),
-            false => Err(ApiError::refused(
-                "GET",
-                path,
-                code.as_u16(),
-                retry_after(&head.headers),
-                &body,
-            )),
+            false => Err(ApiError::from_answer("GET", path, &head, &body)),
         };
-        let proven = match &self.evidence {
-            Evidence::None => Ok(()),
-            Evidence::Node(_, proof) => proof(answer.and_then(|node| read("GET", path, &node))).await,
-            Evidence::Cluster(cluster) => answer.and_then(|list| cluster.check(&list, before)),
-        };
-        Ok(proven?)
+        match &self.evidence {
+            Evidence::None => {}
+            Evidence::Node(_, proof) => proof(answer.and_then(|node| read("GET", path, &node))).await?,
+            Evidence::Cluster(cluster) => cluster.check(&answer?, before)?,
+        }
+        Ok(())
     }
 }
 

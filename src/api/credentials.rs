@@ -7,10 +7,9 @@ use std::{
     time::Duration,
 };
 
-use jiff::Timestamp;
 use tokio::time::{Instant, timeout};
 
-use super::{expiry::Expiry, kubeconfig};
+use super::{connection_pool::ConnectionPool, kubeconfig};
 use crate::node::threads::{Blocking, Threads};
 
 /// Shortest interval between reads of refused credentials.
@@ -22,23 +21,21 @@ const REFUSED: &str = "refused";
 /// Reads that may hang at the same time.
 const MAX_READS: usize = 2;
 
-/// Builds a client from credentials.
-type BuildSender<T> = Arc<dyn Fn(&kube::Config) -> Result<T, kube::Error> + Send + Sync>;
+/// Makes a pool for connections with credentials.
+pub(super) type BuildPool = Arc<dyn Fn(&kube::Config) -> Result<ConnectionPool, kube::Error> + Send + Sync>;
 
-/// A client with the credentials of a kubeconfig.
-pub(super) struct Credentials<T> {
+/// Connections with the credentials of a kubeconfig.
+pub(super) struct Credentials {
     kubeconfig: PathBuf,
-    build_sender: BuildSender<T>,
+    build_pool: BuildPool,
     threads: Threads,
-    current: Mutex<Current<T>>,
+    current: Mutex<Current>,
     /// One read at a time: all requests of a broken connection fail together.
     reading: tokio::sync::Mutex<()>,
 }
 
-struct Current<T> {
-    sender: T,
-    /// When they expire, if they show it.
-    expires_at: Option<Timestamp>,
+struct Current {
+    pool: Arc<ConnectionPool>,
     read: Instant,
     /// `None` for credentials passed at start.
     files: Option<Files>,
@@ -49,43 +46,34 @@ struct Current<T> {
 /// The files of the credentials, with hashes of their content; `None` for a file that cannot be read.
 type Files = Vec<(PathBuf, Option<u64>)>;
 
-/// New credentials: a client, and when they expire, if they show it.
-type New<T> = (T, Option<Timestamp>);
-
 // === impl Credentials ===
 
-impl<T: Clone + Send + 'static> Credentials<T> {
+impl Credentials {
     /// Starts with `config`, which was read from `kubeconfig`. `blocking` reads its files.
     pub fn new(
         config: &kube::Config,
         kubeconfig: PathBuf,
-        build_sender: BuildSender<T>,
+        build_pool: BuildPool,
         blocking: Blocking,
     ) -> Result<Self, kube::Error> {
         let current = Current {
-            sender: build_sender(config)?,
-            expires_at: expires_at(config),
+            pool: Arc::new(build_pool(config)?),
             read: Instant::now(),
             files: None,
             error: None,
         };
         Ok(Self {
             kubeconfig,
-            build_sender,
+            build_pool,
             threads: Threads::with_slots(MAX_READS).with_blocking(blocking),
             current: Mutex::new(current),
             reading: tokio::sync::Mutex::default(),
         })
     }
 
-    /// The current client.
-    pub fn sender(&self) -> T {
-        self.current().sender.clone()
-    }
-
-    /// When they expire, if they show it.
-    pub fn expires_at(&self) -> Option<Timestamp> {
-        self.current().expires_at
+    /// The pool for connections with the current credentials.
+    pub fn pool(&self) -> Arc<ConnectionPool> {
+        Arc::clone(&self.current().pool)
     }
 
     /// Reads refused credentials again, which may have been renewed. The caller retries the request.
@@ -112,26 +100,26 @@ impl<T: Clone + Send + 'static> Credentials<T> {
             drop(self.reading.lock().await);
             return;
         };
-        let (path, build_sender) = (self.kubeconfig.clone(), Arc::clone(&self.build_sender));
+        let (path, build_pool) = (self.kubeconfig.clone(), Arc::clone(&self.build_pool));
         let (known, is_refused) = (self.current().files.clone(), cause == REFUSED);
-        let read = move || read_changed(&path, known.as_ref(), is_refused, &*build_sender);
-        let sender = match timeout(READ_TIMEOUT, self.threads.run_blocking(read)).await {
+        let read = move || read_changed(&path, known.as_ref(), is_refused, &build_pool);
+        let read = match timeout(READ_TIMEOUT, self.threads.run_blocking(read)).await {
             Ok(Ok(None)) => {
                 self.current().error = None;
                 return;
             }
-            Ok(Ok(Some((files, new)))) => new.map(|new| (files, new)),
+            Ok(Ok(Some((files, pool)))) => pool.map(|pool| (files, pool)),
             Ok(Err(why)) => Err(why.to_string()),
             Err(_) => Err(format!("reading its files takes longer than {READ_TIMEOUT:?}")),
         };
-        match sender {
-            Ok((files, (sender, expires_at))) => {
+        match read {
+            Ok((files, pool)) => {
                 let mut current = self.current();
                 // The first read follows the start and is no change.
                 if current.files.replace(files).is_some() {
                     tracing::info!(cause, kubeconfig = ?self.kubeconfig, "Credentials reloaded");
                 }
-                (current.sender, current.expires_at, current.error) = (sender, expires_at, None);
+                (current.pool, current.error) = (Arc::new(pool), None);
             }
             Err(error) => {
                 let known = self.current().error.replace(error.clone());
@@ -142,23 +130,18 @@ impl<T: Clone + Send + 'static> Credentials<T> {
         }
     }
 
-    fn current(&self) -> MutexGuard<'_, Current<T>> {
+    fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// When the credentials expire. `check` and the server report unreadable ones.
-fn expires_at(config: &kube::Config) -> Option<Timestamp> {
-    Expiry::of_config(config).ok().flatten().map(|expiry| expiry.expires_at)
-}
-
-/// Reads the files, and builds a client; `None` if their content is as `known`.
-fn read_changed<T>(
+/// Reads the files, and makes a pool; `None` if their content is as `known`.
+fn read_changed(
     path: &Path,
     known: Option<&Files>,
     is_refused: bool,
-    build_sender: &dyn Fn(&kube::Config) -> Result<T, kube::Error>,
-) -> Option<(Files, Result<New<T>, String>)> {
+    build_pool: &BuildPool,
+) -> Option<(Files, Result<ConnectionPool, String>)> {
     // Before the read, so that a later change is detected.
     let files: Files = kubeconfig::credential_files(path)
         .into_iter()
@@ -177,11 +160,8 @@ fn read_changed<T>(
     if is_same && !has_command {
         return None;
     }
-    let new = config.and_then(|config| {
-        let sender = build_sender(&config).map_err(|error| error.to_string())?;
-        Ok((sender, expires_at(&config)))
-    });
-    Some((files, new))
+    let pool = config.and_then(|config| build_pool(&config).map_err(|error| error.to_string()));
+    Some((files, pool))
 }
 
 fn hash(content: &[u8]) -> u64 {
@@ -199,6 +179,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
+    use crate::api::connection_pool::Evidence;
 
     #[tokio::test(start_paused = true)]
     async fn credentials_are_rebuilt_once_for_each_changed_content_however_many_requests_fail() {
@@ -212,8 +193,11 @@ mod tests {
         let config = kubeconfig::read_kubeconfig_here(&path).unwrap();
         let built = Arc::new(AtomicUsize::new(0));
         let counter = Arc::clone(&built);
-        let build_sender: BuildSender<usize> = Arc::new(move |_| Ok(counter.fetch_add(1, Ordering::SeqCst)));
-        let credentials = Credentials::new(&config, path.clone(), build_sender, Blocking::Inline).unwrap();
+        let build_pool: BuildPool = Arc::new(move |config| {
+            counter.fetch_add(1, Ordering::SeqCst);
+            ConnectionPool::new(config, Evidence::None, None)
+        });
+        let credentials = Credentials::new(&config, path.clone(), build_pool, Blocking::Inline).unwrap();
         let fail_together = async || {
             join_all((0..24).map(|_| credentials.reload_if_changed())).await;
             join_all((0..24).map(|_| credentials.reload_refused())).await;
@@ -231,7 +215,6 @@ mod tests {
         assert_eq!(fail_together().await, 3);
         write("third token");
         assert_eq!(fail_together().await, 4);
-        assert_eq!(credentials.sender(), 3);
     }
 
     #[tokio::test(start_paused = true)]
@@ -241,14 +224,15 @@ mod tests {
         let path = dir.path().join("kubeconfig");
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let build_sender: BuildSender<u8> = Arc::new(|_| Ok(7));
-        let credentials = Credentials::new(&config, path.clone(), build_sender, Blocking::OnThreads).unwrap();
+        let build_pool: BuildPool = Arc::new(|config| ConnectionPool::new(config, Evidence::None, None));
+        let credentials = Credentials::new(&config, path.clone(), build_pool, Blocking::OnThreads).unwrap();
+        let before = credentials.pool();
         // The paused clock does not advance while threads run.
         tokio::join!(
             credentials.reload_if_changed(),
             advance(READ_TIMEOUT + Duration::from_millis(1))
         );
-        assert_eq!(credentials.sender(), 7);
+        assert!(Arc::ptr_eq(&credentials.pool(), &before));
         // The read ends after the last writer. The next read must not hang.
         let writer = std::fs::File::options().write(true).open(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, error::Error, fmt, io, time::Duration};
 
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, StatusCode, header, response};
 use kube::core::{Status, response::StatusDetails};
 use serde::Deserialize;
 use tower::BoxError;
@@ -76,9 +76,11 @@ impl ApiError {
     /// The HTTP status or one word, as a metric label.
     pub fn short_reason(&self) -> Cow<'static, str> {
         match &self.kind {
-            ErrorKind::Refused { code, .. } if is_known(*code) => code.to_string().into(),
-            // A server may invent codes.
-            ErrorKind::Refused { .. } => "unknown_status".into(),
+            ErrorKind::Refused { code, .. } => match StatusCode::from_u16(*code) {
+                Ok(status) if status.canonical_reason().is_some() => code.to_string().into(),
+                // A server may invent codes.
+                _ => "unknown_status".into(),
+            },
             ErrorKind::Unreachable { .. } => "unreachable".into(),
             ErrorKind::UnverifiedServer(_) => "unproven".into(),
             ErrorKind::Timeout(_) => "timeout".into(),
@@ -110,6 +112,11 @@ impl ApiError {
             about: details.map(Box::new),
         };
         Self::new(verb, path, kind)
+    }
+
+    /// The server has refused it, with this answer.
+    pub(super) fn from_answer(verb: &'static str, path: &str, head: &response::Parts, body: &[u8]) -> Self {
+        Self::refused(verb, path, head.status.as_u16(), retry_after(&head.headers), body)
     }
 
     /// This request failed for this reason.
@@ -191,7 +198,7 @@ impl ApiError {
 }
 
 /// The `Retry-After` header in seconds. Zero is ignored: callers have their own backoff.
-pub(super) fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(header::RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
     (seconds > 0).then(|| Duration::from_secs(seconds))
 }
@@ -212,21 +219,12 @@ fn is_certificate_invalid(error: &(dyn Error + 'static)) -> bool {
 
 /// The error and its causes on one line, without repetitions.
 pub(crate) fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
+    let causes = std::iter::successors(error.source(), |&cause| cause.source()).map(ToString::to_string);
+    let text = causes.fold(error.to_string(), |text, cause| match text.contains(&cause) {
+        true => text,
+        false => format!("{text}: {cause}"),
+    });
     without_error_codes(&text)
-}
-
-/// Whether the status is registered.
-fn is_known(code: u16) -> bool {
-    StatusCode::from_u16(code).is_ok_and(|status| status.canonical_reason().is_some())
 }
 
 impl Reasoned for ApiError {

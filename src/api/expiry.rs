@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::config::AuthInfo;
 use rustls::pki_types::{CertificateDer, UnixTime, pem::PemObject as _};
 use secrecy::ExposeSecret as _;
-use serde::Deserialize;
+use serde_json::Value;
 use webpki::{EndEntityCert, Error, KeyUsage};
 
 use super::kubeconfig::read_kubeconfig_here;
@@ -25,12 +25,6 @@ pub struct Expiry {
     pub credential_kind: &'static str,
     /// When they expire.
     pub expires_at: Timestamp,
-}
-
-/// The used claims of a JSON Web Token.
-#[derive(Deserialize)]
-struct Claims {
-    exp: i64,
 }
 
 // === impl Expiry ===
@@ -48,19 +42,16 @@ impl Expiry {
     pub fn of_config(config: &kube::Config) -> Result<Option<Self>, String> {
         let auth = &config.auth_info;
         let pem = match (&auth.client_certificate_data, &auth.client_certificate) {
-            (Some(data), _) => STANDARD.decode(data).map_err(|error| error.to_string()),
-            (None, Some(file)) => std::fs::read(file).map_err(|error| format!("{file}: {error}")),
-            (None, None) => {
-                let expires_at = token_expires_at(auth);
-                return Ok(expires_at.map(|expires_at| Self {
-                    credential_kind: "a token",
-                    expires_at,
-                }));
-            }
+            (Some(data), _) => Some(STANDARD.decode(data).map_err(|error| error.to_string())?),
+            (None, Some(file)) => Some(std::fs::read(file).map_err(|error| format!("{file}: {error}"))?),
+            (None, None) => None,
         };
-        let expires_at = pem.and_then(|pem| certificate_expiry(&pem))?;
-        Ok(Some(Self {
-            credential_kind: "a certificate",
+        let (credential_kind, expires_at) = match pem {
+            Some(pem) => ("a certificate", Some(certificate_expiry(&pem)?)),
+            None => ("a token", token_expires_at(auth)),
+        };
+        Ok(expires_at.map(|expires_at| Self {
+            credential_kind,
             expires_at,
         }))
     }
@@ -99,8 +90,8 @@ fn token_expires_at(auth: &AuthInfo) -> Option<Timestamp> {
 
 fn token_expiry(token: &str) -> Option<Timestamp> {
     let claims = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
-    let claims: Claims = serde_json::from_slice(&claims).ok()?;
-    Timestamp::from_second(claims.exp).ok()
+    let claims: Value = serde_json::from_slice(&claims).ok()?;
+    Timestamp::from_second(claims["exp"].as_i64()?).ok()
 }
 
 #[cfg(test)]

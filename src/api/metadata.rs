@@ -3,9 +3,9 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use futures::future::join_all;
-use http::{StatusCode, header};
-use http_body_util::BodyExt as _;
+use futures::{StreamExt as _, future::join_all};
+use http::{Response, header};
+use http_body_util::{BodyDataStream, BodyExt as _};
 use hyper::body::Incoming;
 use jiff::Timestamp;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -18,9 +18,8 @@ use super::{
     connection_pool::{Evidence, RequestParts},
     dial::Dial,
     error::read,
-    event::EventWrite,
     http2::LastReceived,
-    requests::{Requests, with_timeout},
+    requests::{EventWrite, Requests, with_timeout},
 };
 use crate::node::effects::Effects;
 
@@ -57,17 +56,6 @@ pub struct MetadataClient {
     effects: Effects,
 }
 
-/// A whole answer.
-#[derive(Debug)]
-pub struct Document {
-    /// Type of the body.
-    pub content_type: String,
-    /// For the next request, which then returns only a change.
-    pub etag: Option<String>,
-    /// The body.
-    pub body: Bytes,
-}
-
 /// An answer that is read in pieces.
 #[derive(Debug)]
 pub struct AnswerStream {
@@ -77,7 +65,7 @@ pub struct AnswerStream {
     pub last_received: LastReceived,
     verb: &'static str,
     path: String,
-    body: Incoming,
+    body: BodyDataStream<Incoming>,
 }
 
 // === impl Lane ===
@@ -98,7 +86,7 @@ impl Lane {
 impl MetadataClient {
     /// When the credentials expire, if they show it.
     pub fn credentials_expiry(&self) -> Option<Timestamp> {
-        self.requests.credentials.expires_at()
+        self.requests.credentials.pool().expires_at
     }
 
     /// Never returns. Reads the credentials again when their files change: while the old ones still work, no refusal would
@@ -128,11 +116,6 @@ impl MetadataClient {
         })
     }
 
-    /// The gate that writes pass.
-    pub fn effects(&self) -> &Effects {
-        &self.effects
-    }
-
     /// While the returned value exists, no connection is used that shows an older state of the store than an earlier one.
     pub fn follow_store(&self) -> StoreFollower {
         self.cluster.follow_store()
@@ -146,24 +129,18 @@ impl MetadataClient {
         self.cluster.check(&list, before)
     }
 
-    /// A document; `None` if it still has this etag.
+    /// A document; with the status 304 and without a body if it still has this etag.
     pub async fn document(
         &self,
         path: &str,
         accept: &'static str,
         etag: Option<&str>,
-    ) -> Result<Option<Document>, ApiError> {
+    ) -> Result<Response<Bytes>, ApiError> {
         let parts = RequestParts {
             etag,
             ..RequestParts::get("GET", path, accept)
         };
-        let (head, body) = self.requests.fetch_whole(Lane::Get.number(), parts).await?;
-        let text = |name| head.headers.get(name).and_then(|value| value.to_str().ok());
-        Ok((head.status != StatusCode::NOT_MODIFIED).then(|| Document {
-            content_type: text(header::CONTENT_TYPE).unwrap_or_default().to_owned(),
-            etag: text(header::ETAG).map(str::to_owned),
-            body,
-        }))
+        self.requests.fetch_whole(Lane::Get.number(), parts).await
     }
 
     /// Starts a list or watch.
@@ -175,15 +152,15 @@ impl MetadataClient {
         accept: &'static str,
     ) -> Result<AnswerStream, ApiError> {
         let parts = RequestParts::get(verb, path, accept);
-        let answer = self.requests.start(lane.number(), &parts).await?;
-        let content_type = answer.response.headers().get(header::CONTENT_TYPE);
+        let (response, last_received) = self.requests.start(lane.number(), &parts).await?;
+        let content_type = response.headers().get(header::CONTENT_TYPE);
         let content_type = content_type.and_then(|value| value.to_str().ok()).unwrap_or_default();
         Ok(AnswerStream {
             is_protobuf: content_type.starts_with("application/vnd.kubernetes.protobuf"),
-            last_received: answer.last_received,
+            last_received,
             verb,
             path: path.to_owned(),
-            body: answer.response.into_body(),
+            body: response.into_body().into_data_stream(),
         })
     }
 
@@ -257,16 +234,9 @@ impl MetadataClient {
 impl AnswerStream {
     /// The next piece, within `timeout`; `None` at the end.
     pub async fn next(&mut self, timeout: Duration) -> Result<Option<Bytes>, ApiError> {
-        loop {
-            let frame = async { Ok(self.body.frame().await) };
-            let Some(frame) = with_timeout(timeout, self.verb, &self.path, frame).await? else {
-                return Ok(None);
-            };
-            let frame = frame.map_err(|error| ApiError::unreachable(self.verb, &self.path, &error))?;
-            if let Ok(chunk) = frame.into_data() {
-                return Ok(Some(chunk));
-            }
-        }
+        let chunk = async { Ok(self.body.next().await.transpose()) };
+        let chunk = with_timeout(timeout, self.verb, &self.path, chunk).await?;
+        chunk.map_err(|error| ApiError::unreachable(self.verb, &self.path, &error))
     }
 
     /// The answer cannot be decoded.

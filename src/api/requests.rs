@@ -7,7 +7,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{StatusCode, response};
+use http::{Response, StatusCode};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use serde_json::{Value, json};
@@ -18,7 +18,8 @@ use super::{
     connection_pool::{Answer, ConnectionPool, Evidence, RequestParts},
     credentials::Credentials,
     dial::Dial,
-    error::{ErrorKind, read, retry_after},
+    error::{ErrorKind, read},
+    escape::escape,
 };
 use crate::{
     histogram::{self, Histograms},
@@ -35,7 +36,18 @@ pub static REQUEST_DURATIONS: LazyLock<Histograms<2>> =
 
 /// Sends requests with the current credentials.
 pub(super) struct Requests {
-    pub credentials: Credentials<Arc<ConnectionPool>>,
+    pub credentials: Credentials,
+}
+
+/// A write of an event.
+#[derive(Debug, Clone)]
+pub struct EventWrite {
+    /// Namespace of the event.
+    pub namespace: Arc<str>,
+    /// Name of an event that happened again; `None` creates one.
+    pub repeated: Option<Arc<str>>,
+    /// The event, or a merge patch of it, in JSON.
+    pub body: Bytes,
 }
 
 // === impl Requests ===
@@ -50,8 +62,7 @@ impl Requests {
         dial: Option<Dial>,
         blocking: Blocking,
     ) -> Result<Self, kube::Error> {
-        let build =
-            move |config: &kube::Config| ConnectionPool::new(config, evidence.clone(), dial.clone()).map(Arc::new);
+        let build = move |config: &kube::Config| ConnectionPool::new(config, evidence.clone(), dial.clone());
         Ok(Self {
             credentials: Credentials::new(config, kubeconfig, Arc::new(build), blocking)?,
         })
@@ -65,20 +76,16 @@ impl Requests {
 
     /// Sends, and returns the body of the answer.
     pub async fn fetch(&self, lane: usize, parts: RequestParts<'_>) -> Result<Bytes, ApiError> {
-        self.fetch_whole(lane, parts).await.map(|(_, body)| body)
+        self.fetch_whole(lane, parts).await.map(Response::into_body)
     }
 
     /// Sends, and returns the whole answer.
-    pub async fn fetch_whole(
-        &self,
-        lane: usize,
-        parts: RequestParts<'_>,
-    ) -> Result<(response::Parts, Bytes), ApiError> {
+    pub async fn fetch_whole(&self, lane: usize, parts: RequestParts<'_>) -> Result<Response<Bytes>, ApiError> {
         let (verb, path) = (parts.verb, parts.path);
         // Boxed, since the future takes a kilobyte.
         let answer = Box::pin(async move {
-            let (head, body) = self.started(lane, &parts).await?.response.into_parts();
-            Ok((head, read_body(verb, path, body).await?))
+            let (head, body) = self.started(lane, &parts).await?.0.into_parts();
+            Ok(Response::from_parts(head, read_body(verb, path, body).await?))
         });
         self.observe(verb, path, answer).await
     }
@@ -101,21 +108,15 @@ impl Requests {
 
     async fn started(&self, lane: usize, parts: &RequestParts<'_>) -> Result<Answer, ApiError> {
         let (verb, path) = (parts.verb, parts.path);
-        let answer = self.credentials.sender().send(lane, parts).await?;
-        let code = answer.response.status();
+        let (response, last_received) = self.credentials.pool().send(lane, parts).await?;
+        let code = response.status();
         if code.is_success() || code == StatusCode::NOT_MODIFIED {
-            return Ok(answer);
+            return Ok((response, last_received));
         }
-        let (head, body) = answer.response.into_parts();
+        let (head, body) = response.into_parts();
         // Boxed, so that the rare case does not enlarge every request's future.
         let body = Box::pin(read_body(verb, path, body)).await.unwrap_or_default();
-        Err(ApiError::refused(
-            verb,
-            path,
-            code.as_u16(),
-            retry_after(&head.headers),
-            &body,
-        ))
+        Err(ApiError::from_answer(verb, path, &head, &body))
     }
 
     /// Waits for an answer, at most [`REQUEST_TIMEOUT`], and observes how long it took. Credentials that may be outdated are read again after it.
@@ -162,4 +163,20 @@ pub async fn with_timeout<T>(
     timeout(timeout_after, answer)
         .await
         .unwrap_or_else(|_| Err(ApiError::new(verb, path, ErrorKind::Timeout(timeout_after))))
+}
+
+// === impl EventWrite ===
+
+impl EventWrite {
+    /// Verb, path, content type and body.
+    pub(super) fn parts(self) -> (&'static str, String, &'static str, Bytes) {
+        let events = format!("/api/v1/namespaces/{}/events", escape(&self.namespace));
+        match &self.repeated {
+            None => ("POST", events, "application/json", self.body),
+            Some(name) => {
+                let path = format!("{events}/{}", escape(name));
+                ("PATCH", path, "application/merge-patch+json", self.body)
+            }
+        }
+    }
 }

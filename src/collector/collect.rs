@@ -14,7 +14,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::{
     discovery::{Discovered, Discovery, ServedKind},
-    engine::Engine,
+    engine,
     kinds::{KindId, Resource},
     monitor::{Monitor, collection},
     shared::Shared,
@@ -48,8 +48,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
     };
     let summary = summary::log_progress(Arc::clone(&shared));
     let tasks_shared = Arc::clone(&shared);
-    let engine = Engine { client, shared };
-    let engine = spawn(&tasks_shared, "engine", engine.run());
+    let engine = spawn(&tasks_shared, "engine", engine::run(client, shared));
     let discovery = spawn(&tasks_shared, "discovery", discovery.run());
     let _summary = spawn(&tasks_shared, "summary", summary);
     let why = tokio::select! {
@@ -122,7 +121,7 @@ impl DiscoveryTask {
                 Err(error) => {
                     self.shared.with(|core| {
                         core.counts.failed("discovery", &error);
-                        core.sync_state.discovery_failed(error.to_string());
+                        core.sync_state.discovery_error = Some(error.to_string());
                     });
                     if std::mem::replace(&mut is_failing, true) {
                         tracing::debug!(%error, "Discovery still fails");

@@ -12,8 +12,8 @@ use super::{
     kinds::Scope,
     names::{escape_control_chars, object_label, truncate},
     object_events::ObjectEvents,
-    outage::Outage,
-    queue::{Queue, backoff},
+    outage::backoff,
+    queue::Queue,
     request::{Action, Owner, Request, Target},
     sync_state::{FinalizerHold, SyncState},
     uid::Uid,
@@ -44,8 +44,6 @@ pub struct Core {
     /// Which kinds are synced.
     pub sync_state: SyncState,
     pub counts: Counts,
-    /// Requests get no answer, and no watch has had one since.
-    pub outage: Outage,
     /// Owners whose deletion finalizer a GET has confirmed, with the resourceVersion of that answer.
     confirmed: HashMap<NodeId, u64>,
     /// Objects with the finalizer of a foreground or orphan deletion, and since when that is seen.
@@ -67,9 +65,7 @@ pub struct Core {
 impl Core {
     /// Moves the graph's items to the work queue; `true` if there are any.
     pub fn enqueue_items(&mut self) -> bool {
-        self.sync_state
-            .unrepresentable
-            .extend(self.graph.take_unrepresentable());
+        self.sync_state.unrepresentable.append(&mut self.graph.unrepresentable);
         let items = self.graph.take_items();
         let now = Instant::now();
         for &item in &items {
@@ -137,9 +133,6 @@ impl Core {
 
     /// The next request, if an item is ready that needs one.
     pub fn next_request(&mut self, now: Instant) -> NextRequest {
-        if !self.outage.allows(now) {
-            return NextRequest::NoneReady;
-        }
         for _ in 0..MAX_DECISIONS {
             let Some(item) = self.queue.pop(now) else {
                 return NextRequest::NoneReady;
@@ -150,19 +143,13 @@ impl Core {
             };
             self.enqueue_items();
             if let Some(request) = request {
-                self.outage.record_start();
+                self.queue.outage.record_start();
                 self.queue.ready.request_started(request.lane(), now);
                 return NextRequest::Send(Box::new(request));
             }
             self.queue.done(item, now);
         }
         NextRequest::Yield
-    }
-
-    /// When a delayed item is due, or a pause is over.
-    pub fn next_due(&self, now: Instant) -> Option<Instant> {
-        let due = [self.queue.next_due(now), self.outage.pause_end()];
-        due.into_iter().flatten().filter(|&at| at > now).min()
     }
 
     /// Whether the watch shows a deletion finalizer that no GET has confirmed at this resourceVersion.
@@ -201,7 +188,15 @@ impl Core {
                     return None;
                 }
                 self.object_events.report_owners(&self.graph, id, &owners);
-                let owners = owners.into_iter().map(|owner| self.owner_reference(owner));
+                let owners = owners.into_iter().map(|owner| {
+                    let node = self.graph.node(owner);
+                    Owner {
+                        group: self.graph.kinds.group(node.kind).to_owned(),
+                        kind: self.graph.kinds.kind(node.kind).to_owned(),
+                        name: node.name.to_string(),
+                        uid: self.graph.uid(owner),
+                    }
+                });
                 Action::DropReferences(owners.collect())
             }
             Step::Delete(deletion) => self.delete(id, deletion, now)?,
@@ -345,16 +340,6 @@ impl Core {
     fn contested(&self, id: NodeId) -> Option<Box<Observed>> {
         let (times, seen) = self.contested.get(&id)?;
         (*times >= CONFLICTS && seen.uid == self.graph.uid(id)).then(|| Box::new(seen.clone()))
-    }
-
-    fn owner_reference(&self, id: NodeId) -> Owner {
-        let node = self.graph.node(id);
-        Owner {
-            group: self.graph.kinds.group(node.kind).to_owned(),
-            kind: self.graph.kinds.kind(node.kind).to_owned(),
-            name: node.name.to_string(),
-            uid: self.graph.uid(id),
-        }
     }
 }
 

@@ -96,43 +96,49 @@ pub fn decide(graph: &Graph, id: NodeId) -> Step {
     decide_by_owners(graph, id)
 }
 
-/// Owners by state. kube-controller-manager: pkg/controller/garbagecollector/garbagecollector.go `classifyReferences`.
-#[derive(Default)]
-struct Owners {
-    solid: Vec<NodeId>,
-    dangling: Vec<NodeId>,
-    waiting_for_dependents_deletion: Vec<NodeId>,
-    unknown: Vec<NodeId>,
-    unresolved: Vec<NodeId>,
-    namespaced: Vec<NodeId>,
+/// What an owner's state means for its dependents. kube-controller-manager: pkg/controller/garbagecollector/garbagecollector.go
+/// `classifyReferences`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum OwnerState {
+    Solid,
+    Dangling,
+    WaitingForDependentsDeletion,
+    Unknown,
+    Unresolved,
+    Namespaced,
 }
 
 fn decide_by_owners(graph: &Graph, id: NodeId) -> Step {
-    let owners = Owners::classify(graph, id);
+    let owners = graph.owners(id).map(|link| (link.node, owner_state(graph, link.node)));
+    let owners: Vec<(NodeId, OwnerState)> = owners.collect();
+    let all = |state: OwnerState| -> Vec<NodeId> {
+        let matching = owners.iter().filter(|(_, of_owner)| *of_owner == state);
+        matching.map(|(owner, _)| *owner).collect()
+    };
     // If one owner is unknown, nothing is concluded from the others.
-    if !owners.namespaced.is_empty() {
-        return Step::NamespacedOwner(owners.namespaced);
+    let namespaced = all(OwnerState::Namespaced);
+    if !namespaced.is_empty() {
+        return Step::NamespacedOwner(namespaced);
     }
-    if !owners.unknown.is_empty() {
-        return Step::GetOwners(owners.unknown);
+    let mut unknown = all(OwnerState::Unknown);
+    if !unknown.is_empty() {
+        unknown.truncate(MAX_GETS);
+        return Step::GetOwners(unknown);
     }
-    if !owners.unresolved.is_empty() {
-        return Step::Unresolved(owners.unresolved);
+    let unresolved = all(OwnerState::Unresolved);
+    if !unresolved.is_empty() {
+        return Step::Unresolved(unresolved);
     }
-    if !owners.solid.is_empty() {
-        let mut dangling_or_waiting = owners.dangling;
-        dangling_or_waiting.extend(owners.waiting_for_dependents_deletion);
-        return if dangling_or_waiting.is_empty() {
-            Step::Nothing
-        } else {
-            Step::DropReferences(dangling_or_waiting)
-        };
-    }
-    if owners.waiting_for_dependents_deletion.is_empty() && owners.dangling.is_empty() {
+    let (mut dangling, waiting_owners) = (all(OwnerState::Dangling), all(OwnerState::WaitingForDependentsDeletion));
+    if dangling.is_empty() && waiting_owners.is_empty() {
         return Step::Nothing;
     }
+    if owners.iter().any(|(_, state)| *state == OwnerState::Solid) {
+        dangling.extend(waiting_owners);
+        return Step::DropReferences(dangling);
+    }
     let node = graph.node(id);
-    let (policy, clear_blocking) = if !owners.waiting_for_dependents_deletion.is_empty() && node.num_dependents() > 0 {
+    let (policy, clear_blocking) = if !waiting_owners.is_empty() && node.num_dependents() > 0 {
         let is_in_cycle = graph
             .dependents(id)
             .any(|link| graph.node(link.node).state.in_foreground_deletion());
@@ -147,8 +153,28 @@ fn decide_by_owners(graph: &Graph, id: NodeId) -> Step {
     Step::Delete(Deletion {
         policy,
         clear_blocking,
-        waiting_owners: owners.waiting_for_dependents_deletion,
+        waiting_owners,
     })
+}
+
+fn owner_state(graph: &Graph, owner: NodeId) -> OwnerState {
+    let node = graph.node(owner);
+    let resource = graph.kinds.resource(node.kind);
+    let is_namespaced = resource.is_some_and(|resource| resource.scope == Scope::Namespaced);
+    if node.state.exists() {
+        match node.state.in_foreground_deletion() {
+            true => OwnerState::WaitingForDependentsDeletion,
+            false => OwnerState::Solid,
+        }
+    } else if is_namespaced && node.namespace.is_empty() {
+        OwnerState::Namespaced
+    } else if node.state.contains(NodeState::ABSENT) {
+        OwnerState::Dangling
+    } else if !graph.can_be_resolved(owner) {
+        OwnerState::Unresolved
+    } else {
+        OwnerState::Unknown
+    }
 }
 
 // === impl Policy ===
@@ -173,38 +199,5 @@ impl Finalizer {
             Self::Foreground => "foregroundDeletion",
             Self::Orphan => "orphan",
         }
-    }
-}
-
-// === impl Owners ===
-
-impl Owners {
-    fn classify(graph: &Graph, id: NodeId) -> Self {
-        let mut owners = Self::default();
-        for owner in graph.owners(id).map(|link| link.node) {
-            let node = graph.node(owner);
-            let resource = graph.kinds.resource(node.kind);
-            let is_namespaced = resource.is_some_and(|resource| resource.scope == Scope::Namespaced);
-            let group = if node.state.exists() {
-                if node.state.in_foreground_deletion() {
-                    &mut owners.waiting_for_dependents_deletion
-                } else {
-                    &mut owners.solid
-                }
-            } else if is_namespaced && node.namespace.is_empty() {
-                &mut owners.namespaced
-            } else if node.state.contains(NodeState::ABSENT) {
-                &mut owners.dangling
-            } else if !graph.can_be_resolved(owner) {
-                &mut owners.unresolved
-            } else {
-                if owners.unknown.len() == MAX_GETS {
-                    continue;
-                }
-                &mut owners.unknown
-            };
-            group.push(owner);
-        }
-        owners
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use http::{StatusCode, header};
 use kube::core::discovery::v2::{APIGroupDiscovery, APIGroupDiscoveryList};
 
 use super::kinds::{Resource, Scope};
@@ -48,16 +49,18 @@ impl Discovery {
     pub async fn discover(&mut self, client: &MetadataClient) -> Result<Discovered, ApiError> {
         for path in ["/api", "/apis"] {
             let etag = self.documents.get(path).and_then(|(etag, _)| etag.as_deref());
-            let Some(document) = client.document(path, AGGREGATED, etag).await? else {
+            let answer = client.document(path, AGGREGATED, etag).await?;
+            if answer.status() == StatusCode::NOT_MODIFIED {
                 continue;
-            };
-            if !document.content_type.contains("as=APIGroupDiscoveryList") {
+            }
+            let text = |name| answer.headers().get(name).and_then(|value| value.to_str().ok());
+            if !text(header::CONTENT_TYPE).is_some_and(|it| it.contains("as=APIGroupDiscoveryList")) {
                 let why = "the API server has no aggregated discovery, which Kubernetes has since 1.30";
                 return Err(ApiError::unreadable("GET", path, why));
             }
-            let list: APIGroupDiscoveryList = api::read("GET", path, &document.body)?;
-            self.documents
-                .insert(path, (document.etag, preferred_kinds(&list.items)));
+            let list: APIGroupDiscoveryList = api::read("GET", path, answer.body())?;
+            let etag = text(header::ETAG).map(str::to_owned);
+            self.documents.insert(path, (etag, preferred_kinds(&list.items)));
         }
         let mut all = Discovered::default();
         for (_, found) in self.documents.values() {
@@ -84,11 +87,8 @@ fn preferred_kinds(groups: &[APIGroupDiscovery]) -> Discovered {
             discovered.failed.insert(name.to_owned(), versions);
         }
         let mut kinds = BTreeSet::new();
-        for (version, it) in group
-            .versions
-            .iter()
-            .flat_map(|it| it.resources.iter().map(move |resource| (it, resource)))
-        {
+        let versions = group.versions.iter();
+        for (version, it) in versions.flat_map(|version| version.resources.iter().map(move |it| (version, it))) {
             let supports = |verb: &str| it.verbs.iter().any(|it| it == verb);
             let kind = it.response_kind.as_ref().and_then(|it| it.kind.as_deref());
             let Some(kind) = kind.filter(|kind| !kind.is_empty() && supports("get") && kinds.insert(*kind)) else {

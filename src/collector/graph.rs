@@ -5,6 +5,8 @@
 //! most one of them is ever observed. A reference with wrong coordinates leads to an absent node and affects no other
 //! reference.
 
+use std::collections::BTreeSet;
+
 mod absence;
 mod isolated;
 mod nodes;
@@ -42,8 +44,8 @@ struct ListMark {
     mark: bool,
     /// A list has started and is not complete.
     is_open: bool,
-    /// The lowest resourceVersion of an object that the open list shows in an earlier state; 0 without one.
-    contradicted: u64,
+    /// The lowest resourceVersion of an object that the open list shows in an earlier state.
+    contradicted: Option<u64>,
 }
 
 /// The graph of all observed objects. Each change adds the work items that it causes; `take_items` returns them.
@@ -56,7 +58,7 @@ pub struct Graph {
     list_marks: Vec<ListMark>,
     orphaned: Orphaned,
     /// Kinds with objects whose UID, namespace or name cannot be represented.
-    unrepresentable: Vec<KindId>,
+    pub unrepresentable: BTreeSet<KindId>,
     items: Vec<WorkItem>,
 }
 
@@ -66,11 +68,6 @@ impl Graph {
     /// Takes the collected work items.
     pub fn take_items(&mut self) -> Vec<WorkItem> {
         std::mem::take(&mut self.items)
-    }
-
-    /// Takes the kinds with objects whose UID, namespace or name cannot be represented.
-    pub fn take_unrepresentable(&mut self) -> Vec<KindId> {
-        std::mem::take(&mut self.unrepresentable)
     }
 
     pub fn node(&self, id: NodeId) -> &Node {
@@ -114,21 +111,14 @@ impl Graph {
 
     /// Whether dependents block its foreground deletion. A reference to itself does not.
     pub fn is_blocked(&self, id: NodeId) -> bool {
-        let is_self_reference = |link: Link| link.node == id && link.blocking;
-        match self.nodes.node(id).blocking {
-            0 => false,
-            1 => !self.nodes.node(id).owners().any(is_self_reference),
-            _ => true,
-        }
+        let node = self.nodes.node(id);
+        let blocks_itself = || node.owners().any(|link| link.node == id && link.blocking);
+        node.blocking > 1 || (node.blocking == 1 && !blocks_itself())
     }
 
     /// Whether it has dependents other than itself.
     pub fn has_dependents(&self, id: NodeId) -> bool {
-        match self.nodes.node(id).num_dependents() {
-            0 => false,
-            1 => !self.nodes.node(id).owners().any(|link| link.node == id),
-            _ => true,
-        }
+        self.nodes.node(id).dependents().any(|link| link.node != id)
     }
 
     /// Whether an object with its UID and kind exists at other coordinates: the reference has the wrong name or
@@ -194,11 +184,7 @@ impl Graph {
             && is_open
         {
             let contradicted = &mut self.list_marks[kind.index()].contradicted;
-            *contradicted = if *contradicted == 0 {
-                known
-            } else {
-                known.min(*contradicted)
-            };
+            *contradicted = Some(contradicted.map_or(known, |it| it.min(known)));
         }
     }
 
@@ -233,7 +219,7 @@ impl Graph {
         let is_readable = !is_damaged(&object.namespace) && !is_damaged(&object.name);
         let Some(uid) = self.interned_uids.intern_observed(&object.uid).filter(|_| is_readable) else {
             // No request can name it, and no reference leads to it.
-            self.unrepresentable.push(kind);
+            self.unrepresentable.insert(kind);
             return None;
         };
         let can_be_isolated = object.owners.is_empty() && !object.deleting && !object.orphan && !object.foreground;

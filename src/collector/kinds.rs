@@ -89,15 +89,12 @@ impl Kinds {
 
     pub fn referenced(&mut self, api_version: &str, kind: &str) -> KindId {
         let group = api_version.rsplit_once('/').map_or("", |(group, _)| group);
-        match self.known(group, kind) {
-            Some(known) => self.resolve_alias(known),
-            None if self.table.len() >= MAX_REFERENCED || group.len() > MAX_LENGTHS.0 || kind.len() > MAX_LENGTHS.1 => {
-                KindId::UNKNOWN
-            }
-            None => self
-                .id(group, kind)
-                .map_or(KindId::UNKNOWN, |id| self.resolve_alias(id)),
-        }
+        let is_too_long = group.len() > MAX_LENGTHS.0 || kind.len() > MAX_LENGTHS.1;
+        let id = match self.known(group, kind) {
+            None if self.table.len() < MAX_REFERENCED && !is_too_long => self.id(group, kind),
+            known => known,
+        };
+        id.map_or(KindId::UNKNOWN, |id| self.resolve_alias(id))
     }
 
     /// The kind that references to `id` mean. A kind that is not served may be a served one's name in lower case:

@@ -86,12 +86,6 @@ impl LeaderElection {
         election
     }
 
-    /// Logs this agent's identity and mode.
-    pub fn log_start(&self) {
-        let View { identity, mode, .. } = &self.conditions.borrow().view;
-        tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector started");
-    }
-
     /// Whether the collector may write now.
     pub fn may_write(&self) -> Result<(), Blocked> {
         let conditions = self.conditions.borrow();
@@ -129,6 +123,7 @@ impl LeaderElection {
     pub async fn run(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
         let role_guard = RoleGuard(self);
         let View { identity, mode, .. } = self.view();
+        tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector started");
         if mode == Mode::Never {
             return stop.await;
         }

@@ -63,15 +63,15 @@ impl Monitor {
     /// Runs until it is dropped.
     pub async fn run(self) {
         let (first, max) = BACKOFF;
-        let (mut from, mut pause): (Option<u64>, Duration) = (None, first);
-        let mut is_early = false;
+        let (mut needs_list, mut is_early, mut pause) = (true, false, first);
         loop {
             let started = Instant::now();
-            let step = match from {
-                None => self.list().await.map(Some),
-                Some(version) => self.watch(version, is_early).await.map(Some),
+            let was_watched = !needs_list;
+            let step = match was_watched {
+                false => self.list().await,
+                true => self.watch(is_early).await,
             };
-            let (was_watched, lasted) = (from.is_some(), started.elapsed());
+            let lasted = started.elapsed();
             let is_short = was_watched && lasted < MIN_WATCH;
             is_early = was_watched && lasted < LIFETIME / 2;
             if was_watched && lasted >= pause.max(MIN_WATCH) {
@@ -81,24 +81,21 @@ impl Monitor {
                 self.shared.watch_ended(self.kind);
             }
             let backoff = match step {
-                Ok(version) => {
-                    from = version;
+                Ok(()) => {
+                    needs_list = false;
                     // Otherwise a server or proxy that closes each watch at once would get requests without a pause.
                     is_short.then_some(pause)
                 }
                 Err(StreamEnd::Expired(why)) => {
                     tracing::info!(path = self.path, why, "Watch cannot continue; relisting");
-                    from = None;
+                    needs_list = true;
                     // Repeated expiry is a problem of the server.
                     Some(pause)
                 }
                 Err(StreamEnd::Failed(error)) => {
                     let failing_for = self.shared.watch_failed(self.kind, &error);
-                    from = from.map(|from| self.shared.last_version(self.kind).unwrap_or(from));
-                    if error.code().is_some() && failing_for >= RELIST_AFTER {
-                        // While the API server cannot read an object, it refuses watches for overload. A list has the cause.
-                        from = None;
-                    }
+                    // While the API server cannot read an object, it refuses watches for overload. A list has the cause.
+                    needs_list |= error.code().is_some() && failing_for >= RELIST_AFTER;
                     Some(error.retry_after().unwrap_or(pause))
                 }
             };
@@ -111,8 +108,8 @@ impl Monitor {
         }
     }
 
-    /// Lists all pages; returns the list's resourceVersion.
-    async fn list(&self) -> Result<u64, StreamEnd> {
+    /// Lists all pages.
+    async fn list(&self) -> Result<(), StreamEnd> {
         self.shared.begin_list(self.kind);
         let mut token = String::new();
         loop {
@@ -127,9 +124,8 @@ impl Monitor {
             let end = end.map_err(|error| chunks.unreadable(error))?;
             token = end.continue_token;
             if token.is_empty() {
-                let ended = self.shared.end_list(self.kind, end.version);
-                ended.map_err(|error| chunks.unreadable(error))?;
-                return Ok(end.version);
+                self.shared.end_list(self.kind, end.version);
+                return Ok(());
             }
         }
     }
@@ -138,29 +134,31 @@ impl Monitor {
     /// restarts would request all earlier pages again, and a list that fails has each unknown owner requested.
     async fn page(&self, token: &str) -> Result<AnswerStream, StreamEnd> {
         let path = format!("{}?limit={PAGE_SIZE}&continue={}", self.path, escape(token));
-        let give_up = Instant::now() + PAGE_PATIENCE;
+        let (lane, give_up) = (Lane::Kind(self.number), Instant::now() + PAGE_PATIENCE);
         loop {
-            match self.stream("LIST", &path, wire::LIST).await {
-                Err(StreamEnd::Failed(error))
+            match self.client.stream(lane, "LIST", &path, wire::LIST).await {
+                Err(error)
                     if let Some(pause) = error.retry_after()
                         && Instant::now() + pause < give_up =>
                 {
                     tracing::debug!(kind = self.path, %error, ?pause, "Page of a list was refused; it is requested again");
                     sleep(pause).await;
                 }
-                answer => return answer,
+                answer => return Ok(answer?),
             }
         }
     }
 
-    /// Watches from a resourceVersion on until the server ends the watch. Returns the last resourceVersion.
-    async fn watch(&self, from: u64, is_early: bool) -> Result<u64, StreamEnd> {
+    /// Watches from the last resourceVersion on until the server ends the watch.
+    async fn watch(&self, is_early: bool) -> Result<(), StreamEnd> {
+        let from = self.shared.last_version(self.kind);
         let lifetime = self.jitter(LIFETIME).as_secs();
         let path = format!(
             "{}?watch=true&allowWatchBookmarks=true&resourceVersion={from}&timeoutSeconds={lifetime}",
             self.path
         );
-        let mut chunks = self.stream("WATCH", &path, wire::WATCH).await?;
+        let chunks = self.client.stream(Lane::Kind(self.number), "WATCH", &path, wire::WATCH);
+        let mut chunks = chunks.await?;
         self.shared
             .watch_started(self.kind, is_early, chunks.last_received.clone());
         let mut watch = WatchReader::new(chunks.is_protobuf);
@@ -181,24 +179,12 @@ impl Monitor {
                 }
                 WatchEvent::Applied(_) | WatchEvent::Deleted(_) | WatchEvent::Bookmark { .. } => None,
             });
-            let applied = self.shared.events(self.kind, &events);
-            applied.map_err(|error| chunks.unreadable(error))?;
+            self.shared.events(self.kind, &events);
             if let Some(expired) = expired {
                 return Err(expired);
             }
         }
-        Ok(self.shared.last_version(self.kind).unwrap_or(from))
-    }
-
-    async fn stream(&self, verb: &'static str, path: &str, accept: &'static str) -> Result<AnswerStream, StreamEnd> {
-        let chunks = self.client.stream(Lane::Kind(self.number), verb, path, accept).await;
-        chunks.map_err(|error| {
-            if error.code() == Some(410) {
-                StreamEnd::Expired(error.to_string())
-            } else {
-                StreamEnd::Failed(error)
-            }
-        })
+        Ok(())
     }
 
     /// A random time between half of `whole` and `whole`.
@@ -214,6 +200,9 @@ impl Monitor {
 
 impl From<ApiError> for StreamEnd {
     fn from(error: ApiError) -> Self {
-        Self::Failed(error)
+        match error.code() {
+            Some(410) => Self::Expired(error.to_string()),
+            _ => Self::Failed(error),
+        }
     }
 }

@@ -36,9 +36,7 @@ pub fn object_label(graph: &Graph, id: NodeId) -> String {
 /// The usual reason of [`unresolved_reason`].
 pub const NOT_SERVED: &str = "its kind is not served";
 
-/// Why a reference to the group `core` cannot be resolved, and the remedy.
-const GROUP_CORE: &str = "there is no group core: the apiVersion of its kinds is v1";
-
+/// Why a reference cannot be resolved, and the remedy if there is one.
 pub fn unresolved_reason(graph: &Graph, id: NodeId) -> &'static str {
     let kind = graph.node(id).kind;
     if kind == KindId::UNKNOWN {
@@ -46,7 +44,7 @@ pub fn unresolved_reason(graph: &Graph, id: NodeId) -> &'static str {
     } else if graph.kinds.resource(kind).is_some() {
         "its name is invalid"
     } else if graph.kinds.group(kind) == "core" {
-        GROUP_CORE
+        "there is no group core: the apiVersion of its kinds is v1"
     } else {
         NOT_SERVED
     }

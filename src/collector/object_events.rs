@@ -14,7 +14,8 @@ const MAX_REPORTED: usize = 4096;
 
 #[derive(Debug, Default)]
 pub struct ObjectEvents {
-    pending: Vec<(Involved, Reason, String)>,
+    /// The new events: objects, reasons and messages.
+    pub pending: Vec<(Involved, Reason, String)>,
     /// UIDs of objects, each with that of an owner in another namespace; none for a delayed deletion.
     reported: HashSet<(String, Option<String>)>,
 }
@@ -56,22 +57,12 @@ impl ObjectEvents {
         }
         self.reported.insert(report)
     }
-
-    /// Takes the new events: objects, reasons and messages.
-    pub fn drain(&mut self) -> Vec<(Involved, Reason, String)> {
-        std::mem::take(&mut self.pending)
-    }
 }
 
 /// kube-controller-manager: pkg/controller/garbagecollector/graph_builder.go `reportInvalidNamespaceOwnerRef`.
 fn invalid_namespace_message(graph: &Graph, dependent: NodeId, owner: NodeId) -> String {
-    let Involved {
-        api_version,
-        kind,
-        name,
-        uid,
-        ..
-    } = involved(graph, owner);
+    let owner = involved(graph, owner);
+    let (api_version, kind, name, uid) = (owner.api_version, owner.kind, owner.name, owner.uid);
     let namespace = &graph.node(dependent).namespace;
     format!(
         r#"ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in namespace "{namespace}""#

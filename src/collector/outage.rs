@@ -4,8 +4,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::queue::backoff;
-
 /// Pause after requests without an answer: first and maximum.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
@@ -21,6 +19,11 @@ struct Pause {
     end: Instant,
     /// A request has been sent since.
     is_probing: bool,
+}
+
+/// Exponential backoff, with its first and maximum value.
+pub fn backoff((first, max): (Duration, Duration), attempts: u32) -> Duration {
+    first.saturating_mul(1 << attempts.min(16)).min(max)
 }
 
 // === impl Outage ===

@@ -11,7 +11,11 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 pub use self::lanes::{Feedback, Lane, Lanes, SLOW};
-use super::{graph::WorkItem, kinds::KindId};
+use super::{
+    graph::WorkItem,
+    kinds::KindId,
+    outage::{Outage, backoff},
+};
 
 /// Delay after the first failure, and its maximum.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(300));
@@ -22,6 +26,8 @@ const MAX_DELAY_WHEN_READDED: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub struct Queue {
     pub ready: Lanes,
+    /// Requests get no answer, and no watch has had one since.
+    pub outage: Outage,
     /// All items: ready, in progress or delayed.
     entries: HashMap<WorkItem, Entry>,
     delayed: BTreeSet<(Instant, WorkItem)>,
@@ -71,11 +77,6 @@ pub struct Depth {
     pub delayed: u64,
 }
 
-/// Exponential backoff, with its first and maximum value.
-pub fn backoff((first, max): (Duration, Duration), attempts: u32) -> Duration {
-    first.saturating_mul(1 << attempts.min(16)).min(max)
-}
-
 // === impl Queue ===
 
 impl Queue {
@@ -109,6 +110,9 @@ impl Queue {
 
     /// The next item, which is in progress now.
     pub fn pop(&mut self, now: Instant) -> Option<WorkItem> {
+        if !self.outage.allows(now) {
+            return None;
+        }
         while let Some(&(due, item)) = self.delayed.first() {
             if due > now {
                 break;
@@ -164,11 +168,6 @@ impl Queue {
         self.add_after(item, pause, now);
     }
 
-    /// The refusal of an item, if its last failure was one.
-    pub fn refusal(&self, item: WorkItem) -> Option<Refusal> {
-        self.entries.get(&item)?.refused
-    }
-
     /// Records that the last failure of an item was a refusal.
     pub fn record_refusal(&mut self, item: WorkItem, refusal: Refusal) {
         if let Some(entry) = self.entries.get_mut(&item) {
@@ -201,10 +200,11 @@ impl Queue {
         self.entries.get(&item).map_or(0, |entry| entry.num_requeues)
     }
 
-    /// When the next delayed item is due, or a lane may have a free slot.
+    /// When the next delayed item is due, a lane may have a free slot, or the pause of an outage is over.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         let first = self.delayed.first().map(|(due, _)| *due);
-        [first, self.ready.next_due(now)].into_iter().flatten().min()
+        let due = [first, self.ready.next_due(now), self.outage.pause_end()];
+        due.into_iter().flatten().filter(|&at| at > now).min()
     }
 
     pub fn depth(&self) -> Depth {

@@ -266,17 +266,17 @@ impl WorkReport {
     }
 
     fn kinds_table(&self, is_wide: bool) -> String {
-        let mut out = String::new();
-        let mut add = |kind: &str, objects: &str, event: &str, version: &str, state: &str| {
-            let version = if is_wide {
-                format!(" {version:>16}")
-            } else {
-                String::new()
-            };
-            // Writing to a String cannot fail.
-            let _ = writeln!(out, "{kind:48} {objects:>9} {event:>10}{version}  {state}");
+        let version = |version: &str| match is_wide {
+            true => format!(" {version:>16}"),
+            false => String::new(),
         };
-        add("KIND", "OBJECTS", "LAST-EVENT", "RESOURCE-VERSION", "STATE");
+        let mut out = format!(
+            "{:48} {:>9} {:>10}{}  STATE\n",
+            "KIND",
+            "OBJECTS",
+            "LAST-EVENT",
+            version("RESOURCE-VERSION")
+        );
         for kind in &self.kinds {
             let state = match (&kind.error, kind.synced) {
                 (Some(_), _) if kind.unreadable.is_some() => "UNREADABLE, see above",
@@ -287,8 +287,9 @@ impl WorkReport {
             let event = kind
                 .silent_seconds
                 .map_or("-".to_owned(), |seconds| format!("{seconds}s"));
-            let (objects, version) = (kind.objects.to_string(), kind.version.to_string());
-            add(&kind.resource, &objects, &event, &version, state);
+            let (resource, objects, version) = (&kind.resource, kind.objects, version(&kind.version.to_string()));
+            // Writing to a String cannot fail.
+            let _ = writeln!(out, "{resource:48} {objects:>9} {event:>10}{version}  {state}");
         }
         out
     }

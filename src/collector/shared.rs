@@ -16,7 +16,7 @@ use super::{
     kinds::KindId,
     outage::Outage,
     sync_state::WatchedKind,
-    wire::{WatchEvent, WireError},
+    wire::WatchEvent,
 };
 use crate::{
     api::{ApiError, LastReceived},
@@ -78,7 +78,7 @@ impl Shared {
         if std::mem::take(&mut core.sync_state.needs_discovery) {
             self.discovery_needed.notify_one();
         }
-        for (object, reason, message) in core.object_events.drain() {
+        for (object, reason, message) in std::mem::take(&mut core.object_events.pending) {
             tracing::warn!(
                 uid = object.uid,
                 %reason,
@@ -126,12 +126,7 @@ impl Shared {
     }
 
     /// Completes a list.
-    ///
-    /// # Errors
-    ///
-    /// There is no resourceVersion.
-    pub fn end_list(&self, kind: KindId, version: u64) -> Result<(), WireError> {
-        let version = required(version)?;
+    pub fn end_list(&self, kind: KindId, version: u64) {
         self.with(|core| {
             let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
                 return;
@@ -141,7 +136,10 @@ impl Shared {
             }
             watched.progress = version;
             watched.last_event = Some(Instant::now());
-            watched.record_list();
+            if let Some(failure) = &mut watched.failure {
+                // A watch from this resourceVersion misses nothing.
+                failure.is_listed = true;
+            }
             if core.graph.end_list(kind, version) {
                 let why = "a list shows an earlier state of an object than the graph has";
                 let why = format!("the store was restored from a backup: {why}, of {}", watched.name());
@@ -152,19 +150,14 @@ impl Shared {
                 core.graph.enqueue_unknown(kind);
             }
         });
-        Ok(())
     }
 
     /// Applies watch events.
-    ///
-    /// # Errors
-    ///
-    /// An event has no resourceVersion.
-    pub fn events(&self, kind: KindId, events: &[WatchEvent]) -> Result<(), WireError> {
+    pub fn events(&self, kind: KindId, events: &[WatchEvent]) {
         self.with(|core| {
             self.record_answer(core);
             let Some(watched) = core.sync_state.watched.get_mut(&kind) else {
-                return Ok(());
+                return;
             };
             watched.last_event = Some(Instant::now());
             for event in events {
@@ -173,9 +166,8 @@ impl Shared {
                     WatchEvent::Bookmark { version } => *version,
                     WatchEvent::Error(..) => continue,
                 };
-                let version = required(version)?;
                 if self.is_restore(watched, version) {
-                    return Ok(());
+                    return;
                 }
                 watched.progress = version;
                 match event {
@@ -185,8 +177,7 @@ impl Shared {
                 }
                 core.counts.events += 1;
             }
-            Ok(())
-        })
+        });
     }
 
     /// Whether `version` is lower than the last one: the store was restored from a backup, and the graph may be wrong.
@@ -248,23 +239,15 @@ impl Shared {
 
     /// Ends a pause of the engine: the API server answers.
     fn record_answer(&self, core: &mut Core) {
-        if core.outage.is_present() {
-            core.outage = Outage::default();
+        if core.queue.outage.is_present() {
+            core.queue.outage = Outage::default();
             self.wake.notify_one();
         }
     }
 
-    /// The last resourceVersion of a kind's watch, if there is one.
-    pub fn last_version(&self, kind: KindId) -> Option<u64> {
+    /// The last resourceVersion that a kind has reported; 0 without one.
+    pub fn last_version(&self, kind: KindId) -> u64 {
         let core = self.lock();
-        let progress = core.sync_state.watched.get(&kind)?.progress;
-        (progress > 0).then_some(progress)
-    }
-}
-
-fn required(version: u64) -> Result<u64, WireError> {
-    match version {
-        0 => Err(WireError::Version(String::new())),
-        version => Ok(version),
+        core.sync_state.watched.get(&kind).map_or(0, |watched| watched.progress)
     }
 }

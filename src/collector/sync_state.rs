@@ -24,9 +24,6 @@ const CATCH_UP: Duration = Duration::from_secs(10);
 /// API server cannot read. Dependents that appear later are deleted in the background.
 pub const AGGREGATED_HOLD: Duration = Duration::from_secs(600);
 
-/// Why a finalizer waits for a discovery.
-const NO_DISCOVERY: &str = "no discovery has started since the finalizer could be removed";
-
 /// After this time without a watch or a complete first list, the kind's APIService is looked up.
 const LOOKUP_AFTER: Duration = Duration::from_secs(10);
 
@@ -42,8 +39,8 @@ pub struct SyncState {
     pub watched: BTreeMap<KindId, WatchedKind>,
     /// Discovery was answered.
     has_discovered: bool,
-    /// The last error of discovery.
-    discovery_error: Option<String>,
+    /// The last error of discovery. Kinds known before it stay.
+    pub discovery_error: Option<String>,
     /// Groups that were once reported completely.
     known_groups: BTreeSet<String>,
     /// Versions of the other groups that were not reported, and since when.
@@ -121,11 +118,6 @@ pub struct WatchFailure {
 // === impl SyncState ===
 
 impl SyncState {
-    /// Records that discovery failed. Kinds known before stay.
-    pub fn discovery_failed(&mut self, why: String) {
-        self.discovery_error = Some(why);
-    }
-
     /// Records an answer of discovery.
     pub fn record_discovery(&mut self, found: &Discovered, now: Instant) {
         self.has_discovered = true;
@@ -180,15 +172,11 @@ impl SyncState {
     /// Why dependents from before `time` may be unknown, although every kind is synced. Kinds that are not are passed over.
     fn unconfirmed_reason(&self, time: Instant, now: Instant) -> Option<String> {
         if self.discovered.is_none_or(|started| started < time) {
-            return Some(NO_DISCOVERY.to_owned());
+            return Some("no discovery has started since the finalizer could be removed".to_owned());
         }
         let is_unconfirmed = |it: &&WatchedKind| it.unsynced_since(now).is_none() && !it.is_complete_until(time);
-        let silent: Vec<String> = self
-            .watched
-            .values()
-            .filter(is_unconfirmed)
-            .map(WatchedKind::name)
-            .collect();
+        let silent = self.watched.values().filter(is_unconfirmed).map(WatchedKind::name);
+        let silent: Vec<String> = silent.collect();
         let silent = (!silent.is_empty()).then(|| some_of(silent))?;
         Some(format!(
             "the watch connection of {silent} has received nothing since the finalizer could be removed"
@@ -333,13 +321,6 @@ impl WatchedKind {
             is_listed: false,
         });
         before.is_none()
-    }
-
-    /// Records a complete list. A watch from its resourceVersion misses nothing.
-    pub fn record_list(&mut self) {
-        if let Some(failure) = &mut self.failure {
-            failure.is_listed = true;
-        }
     }
 
     /// Whether the API server answers that it cannot read the objects.

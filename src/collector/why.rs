@@ -98,7 +98,20 @@ fn last_wait(graph: &Graph, last: NodeId) -> Option<NodeId> {
 pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
     let mut found: Vec<NodeId> = match name {
         ObjectName::Uid(uid) => graph.with_uid(uid),
-        ObjectName::Named { .. } => graph.nodes().filter(|&id| matches_name(name, graph, id)).collect(),
+        ObjectName::Named {
+            kind,
+            group,
+            namespace,
+            name,
+        } => {
+            let is_named = |id: &NodeId| {
+                let node = graph.node(*id);
+                *node.name == **name
+                    && is_kind(graph, node.kind, kind, group.as_deref())
+                    && namespace.as_deref().is_none_or(|it| *it == *node.namespace)
+            };
+            graph.nodes().filter(is_named).collect()
+        }
     };
     // Existing objects come before objects that are only named.
     let is_observed = |id: &NodeId| graph.node(*id).state.contains(NodeState::OBSERVED);
@@ -116,22 +129,6 @@ pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
             Err(format!("the name is ambiguous, use a UID: {}", some_of(several)))
         }
     }
-}
-
-fn matches_name(name: &ObjectName, graph: &Graph, id: NodeId) -> bool {
-    let ObjectName::Named {
-        kind,
-        group,
-        namespace,
-        name: object_name,
-    } = name
-    else {
-        return false;
-    };
-    let node = graph.node(id);
-    *node.name == **object_name
-        && is_kind(graph, node.kind, kind, group.as_deref())
-        && namespace.as_deref().is_none_or(|it| *it == *node.namespace)
 }
 
 fn is_kind(graph: &Graph, id: KindId, name: &str, group: Option<&str>) -> bool {

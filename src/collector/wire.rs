@@ -69,12 +69,14 @@ impl PageReader {
     ///
     /// # Errors
     ///
-    /// The page is incomplete or malformed.
+    /// The page is incomplete or malformed, or has no resourceVersion.
     pub fn finish(self, each: impl FnMut(Observed)) -> Result<PageEnd, WireError> {
-        match self {
+        let end = match self {
             Self::Protobuf(page) => page.finish(),
             Self::Json(page) => json::page(&page, each),
-        }
+        }?;
+        types::required(end.version)?;
+        Ok(end)
     }
 }
 

@@ -11,36 +11,26 @@ use crate::{
         decide::Deletion,
         graph::{NodeId, Observed, WorkItem},
         names::{escape_control_chars, object_label, truncate},
-        queue::{Refusal, backoff},
+        outage::backoff,
+        queue::Refusal,
         request::{Action, Outcome, Request, Target},
     },
 };
 
-/// Backoff, first and maximum, of a request that got 429 or no answer. Other items are sent in between: the failure may
+/// First and maximum pause.
+type Backoff = (Duration, Duration);
+/// Backoff of a request that got 429 or no answer. Other items are sent in between: the failure may
 /// concern this one only.
-const RETRY: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
-/// Backoff, first and maximum, of a GET for an existing owner whose kind cannot be watched.
-const RETRY_UNWATCHED: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(300));
+const RETRY: Backoff = (Duration::from_millis(500), Duration::from_secs(30));
+/// Backoff of a GET for an existing owner whose kind cannot be watched.
+const RETRY_UNWATCHED: Backoff = (Duration::from_secs(10), Duration::from_secs(300));
 /// Pause after a 429 without Retry-After.
 const DEFAULT_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum pause of one request, even with a longer Retry-After.
-const MAX_PAUSE: Duration = Duration::from_secs(3600);
-
-/// Effect of a GET answer on the graph.
-enum GetEffect {
-    /// The graph is up to date.
-    Applied,
-    /// The watch has shown a later state. GET it again.
-    Stale,
-    /// The object exists, but no watch would report its deletion.
-    Unwatched,
-}
 
 /// Pause that an overloaded server asks for.
 pub fn requested_pause(error: &ApiError) -> Option<Duration> {
     let is_overloaded = error.code() == Some(429);
-    let pause = error.retry_after().or(is_overloaded.then_some(DEFAULT_PAUSE));
-    pause.map(|pause| pause.min(MAX_PAUSE))
+    error.retry_after().or(is_overloaded.then_some(DEFAULT_PAUSE))
 }
 
 // === impl Core ===
@@ -66,19 +56,17 @@ impl Core {
             }
             Outcome::Exists(object) => {
                 self.counts.owner_lookups += 1;
-                let (why, pause) = match self.apply_get(target, &object) {
-                    GetEffect::Applied => return self.queue.done(item, now),
-                    GetEffect::Stale => ("the watch has shown a later state", None),
-                    GetEffect::Unwatched => {
-                        let pause = backoff(RETRY_UNWATCHED, self.queue.num_requeues(item));
-                        ("it exists, and its kind cannot be watched", Some(pause))
+                match self.apply_get(target, &object) {
+                    Ok(()) => self.queue.done(item, now),
+                    Err((why, range)) => {
+                        let pause = range.map(|range| backoff(range, self.queue.num_requeues(item)));
+                        self.queue.add_rate_limited(item, why, pause, now);
                     }
-                };
-                self.queue.add_rate_limited(item, why, pause, now);
+                }
             }
             Outcome::Changed(object) => {
                 self.record_conflict(target, &object);
-                self.apply_get(target, &object);
+                self.apply_get(target, &object).ok();
                 let why = "conflict: the object has changed";
                 self.queue.add_rate_limited(item, why, None, now);
             }
@@ -140,7 +128,8 @@ impl Core {
             }
             ErrorKind::Refused { .. } | ErrorKind::Unreadable(_) | ErrorKind::Timeout(_) => None,
         };
-        let since = self.queue.refusal(item).map_or(now, |refusal| refusal.since);
+        let refused = self.queue.entry(item).and_then(|entry| entry.refused);
+        let since = refused.map_or(now, |refusal| refusal.since);
         self.queue.add_rate_limited(item, &error.to_string(), pause, now);
         if let Some(code) = error.code() {
             let step = request.name();
@@ -181,26 +170,31 @@ impl Core {
     }
 
     /// Applies the answer to a GET.
-    fn apply_get(&mut self, target: &Target, object: &Observed) -> GetEffect {
+    ///
+    /// # Errors
+    ///
+    /// Why it has to be read again, and the backoff.
+    fn apply_get(&mut self, target: &Target, object: &Observed) -> Result<(), (&'static str, Option<Backoff>)> {
         if !self.graph.matches(target.id, target.node_uid, target.coordinates()) {
-            return GetEffect::Applied;
+            return Ok(());
         }
         if object.uid != target.uid {
             self.set_absent(target);
-            return GetEffect::Applied;
+            return Ok(());
         }
         let watched = self.sync_state.watched.get(&target.kind);
         let Some(watched) = watched.filter(|watched| watched.synced) else {
-            return GetEffect::Unwatched;
+            // No watch would report its deletion.
+            return Err(("it exists, and its kind cannot be watched", Some(RETRY_UNWATCHED)));
         };
         if !self.graph.apply_get(target.id, object, watched.progress) {
-            return GetEffect::Stale;
+            return Err(("the watch has shown a later state", None));
         }
         let node = self.graph.node(target.id);
         if node.state.has_deletion_finalizer() && object.version == node.version {
             insert_limited(&mut self.confirmed, target.id, object.version);
         }
-        GetEffect::Applied
+        Ok(())
     }
 
     /// Records that a GET did not find the object.

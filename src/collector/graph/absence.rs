@@ -79,7 +79,7 @@ impl Graph {
     pub fn begin_list(&mut self, kind: KindId) {
         let ListMark { mark, is_open, .. } = self.list_mark(kind);
         if is_open {
-            self.list_marks[kind.index()].contradicted = 0;
+            self.list_marks[kind.index()].contradicted = None;
             for id in self.nodes_of_kind(kind) {
                 self.nodes.node_mut(id).state.set(NodeState::LIST_MARK, !mark);
             }
@@ -88,7 +88,7 @@ impl Graph {
             self.list_marks[kind.index()] = ListMark {
                 mark: !mark,
                 is_open: true,
-                contradicted: 0,
+                contradicted: None,
             };
         }
     }
@@ -122,7 +122,7 @@ impl Graph {
         }
         // Nodes with such a UID at other coordinates stay: a GET younger than the list may have shown them.
         self.isolated[kind.index()].sweep(mark);
-        (1..=version).contains(&contradicted)
+        contradicted.is_some_and(|known| known <= version)
     }
 
     /// The mark of a kind. It creates the kind's entries in the tables.

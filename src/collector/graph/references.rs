@@ -38,14 +38,8 @@ impl Graph {
             let node = self.nodes.node(*id);
             node.state.is_unknown() && !node.state.orphans_dependents() && node.num_dependents() == 1
         };
-        let unknown: Vec<WorkItem> = changes
-            .added
-            .iter()
-            .copied()
-            .filter(is_new)
-            .map(WorkItem::GetOwner)
-            .collect();
-        self.items.extend(unknown);
+        let unknown = changes.added.into_iter().filter(is_new);
+        self.items.extend(unknown.map(WorkItem::GetOwner));
         if needs_decision {
             self.items.push(WorkItem::Decide(id));
         }

@@ -10,7 +10,7 @@ use tokio::{
 
 use super::{
     lease::{Freshness, Leases, ObservedLease, holder},
-    state::{Conditions, non_empty},
+    state::Conditions,
 };
 
 const LEASE: &str = "kube-controller-manager";
@@ -50,7 +50,7 @@ pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Condi
             let view = conditions.view.controller_manager.get_or_insert_default();
             view.error = answer.as_ref().err().map(ToString::to_string);
             if let Ok(lease) = answer {
-                view.holder = lease.as_ref().and_then(|lease| non_empty(holder(lease)));
+                view.holder = holder(lease.as_ref()).map(str::to_owned);
                 let observed = match last.take() {
                     Some(Answer { mut observed, .. }) => {
                         if observed.update(lease, now) {

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{
-    lease::{Freshness, Leases, NAME, ObservedLease, RENEW_DEADLINE, RENEW_INTERVAL, for_holder, holder, released},
+    lease::{Freshness, Leases, NAME, ObservedLease, RENEW_DEADLINE, RENEW_INTERVAL, for_holder, released},
     state::Conditions,
 };
 use crate::api::ApiError;
@@ -72,10 +72,11 @@ impl<'a> Election<'a> {
             if self.next_read.is_some() {
                 self.read_lease(Freshness::Latest).await?;
             }
-            let Some(lease) = self.observed.lease.as_ref().filter(|it| holder(it) == self.identity) else {
-                return Ok(());
+            let lease = match &self.observed.lease {
+                Some(lease) if self.observed.holder() == Some(self.identity) => released(lease),
+                _ => return Ok(()),
             };
-            match self.leases.write(released(lease)).await {
+            match self.leases.write(lease).await {
                 // The Lease has changed: read it and try again, within the limit.
                 Err(error) if self.next_read.is_none() || error.code() == Some(409) => {
                     self.next_read = Some(Freshness::Latest);
@@ -112,8 +113,8 @@ impl<'a> Election<'a> {
                 let wait = self.observed.wait(self.identity, holds_lease, Instant::now());
                 if !wait.is_zero() {
                     self.next_read = Some(Freshness::Cached);
-                    self.set_lease_lost(match &self.observed.lease {
-                        Some(lease) => format!("{} holds the Lease kube-system/{NAME}", holder(lease)),
+                    self.set_lease_lost(match self.observed.holder() {
+                        Some(holder) => format!("{holder} holds the Lease kube-system/{NAME}"),
                         None => {
                             format!("the Lease kube-system/{NAME} is missing, and its last holder may still be active")
                         }

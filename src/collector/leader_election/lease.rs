@@ -91,17 +91,17 @@ impl Leases<'_> {
     }
 }
 
-/// The holder of a Lease; empty if it is released.
-pub(super) fn holder(lease: &Lease) -> &str {
-    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
-    holder.unwrap_or_default()
+/// The holder of a Lease, if it has one.
+pub(super) fn holder(lease: Option<&Lease>) -> Option<&str> {
+    let holder = lease?.spec.as_ref()?.holder_identity.as_deref();
+    holder.filter(|holder| !holder.is_empty())
 }
 
 /// The Lease of `identity` that replaces `before`.
 pub(super) fn for_holder(identity: &str, before: Option<&Lease>, now: Timestamp) -> Lease {
     // As precise as it is stored.
     let now = MicroTime(Timestamp::from_microsecond(now.as_microsecond()).unwrap_or(now));
-    let is_own = before.is_some_and(|before| holder(before) == identity);
+    let is_own = holder(before) == Some(identity);
     let spec = before.and_then(|before| before.spec.clone()).unwrap_or_default();
     let acquired = spec.acquire_time.filter(|_| is_own);
     let transitions = spec.lease_transitions.unwrap_or_default();
@@ -144,6 +144,11 @@ impl ObservedLease {
         }
     }
 
+    /// Its holder, if it has one.
+    pub fn holder(&self) -> Option<&str> {
+        holder(self.lease.as_ref())
+    }
+
     /// Applies another read; `true` if it shows another state. The same resourceVersion means no change in between.
     pub fn update(&mut self, lease: Option<Lease>, now: Instant) -> bool {
         let is_change = self.lease != lease;
@@ -170,11 +175,12 @@ impl ObservedLease {
     /// agent may not know yet. A missing Lease may have been deleted while its holder's deadline has not passed. An agent that has
     /// seen the Lease knows that it was deleted. Any other agent waits until a holder would have created it again.
     pub fn wait(&self, identity: &str, holds_lease: bool, now: Instant) -> Duration {
+        let holder = self.holder();
         let duration = match &self.lease {
             None if holds_lease => Duration::ZERO,
             None if self.has_changed => DURATION,
             None => RECREATION,
-            Some(lease) if holder(lease).is_empty() || (holds_lease && holder(lease) == identity) => Duration::ZERO,
+            Some(_) if holder.is_none() || (holds_lease && holder == Some(identity)) => Duration::ZERO,
             Some(lease) => {
                 let seconds = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds);
                 seconds.map_or(DURATION, |seconds| Duration::from_secs(seconds.try_into().unwrap_or(0)))

@@ -92,7 +92,7 @@ impl Mode {
 impl View {
     /// Records the Lease as it was read or written.
     pub(super) fn record_lease(&mut self, lease: Option<&Lease>) {
-        let holder = lease.and_then(|lease| non_empty(lease::holder(lease)));
+        let holder = lease::holder(lease).map(str::to_owned);
         let acquired = lease.and_then(|lease| lease.spec.as_ref()?.acquire_time.as_ref());
         self.lease = Some(LeaseView {
             is_own: holder.as_ref() == Some(&self.identity),
@@ -102,10 +102,6 @@ impl View {
         });
         self.lease_error = None;
     }
-}
-
-pub(super) fn non_empty(holder: &str) -> Option<String> {
-    (!holder.is_empty()).then(|| holder.to_owned())
 }
 
 /// When a condition expires, or why it is not met. `None`: never, since the mode does not need the condition.

@@ -108,27 +108,21 @@ impl Lanes {
         }
         for _ in 0..self.order.len() {
             let lane = self.order.pop_front()?;
-            let state = self.lanes.get(&lane)?;
+            let state = self.lanes.get_mut(&lane)?;
             let is_full = state.is_full(now) || (state.is_slow(now) && slow >= MAX_OF_SLOW_LANES);
             if !is_full && !state.is_paused(now) {
-                return self.pop_lane(lane);
+                let item = state.items.pop_front()?;
+                self.len -= 1;
+                if state.items.is_empty() {
+                    self.remove_if_idle(lane);
+                } else {
+                    self.order.push_back(lane);
+                }
+                return Some(item);
             }
             self.order.push_back(lane);
         }
         None
-    }
-
-    /// The first item of a lane that is not in the round-robin order at the moment.
-    fn pop_lane(&mut self, lane: Lane) -> Option<WorkItem> {
-        let state = self.lanes.get_mut(&lane)?;
-        let item = state.items.pop_front()?;
-        self.len -= 1;
-        if state.items.is_empty() {
-            self.remove_if_idle(lane);
-        } else {
-            self.order.push_back(lane);
-        }
-        Some(item)
     }
 
     /// When a paused lane resumes, or a request becomes slow and so frees a slot.

@@ -76,9 +76,9 @@ mod tests {
     #[test]
     fn a_watch_is_read_from_pieces_of_any_size() {
         let text = concat!(
-            r#"{"type":"ADDED","object":{"metadata":{"uid":"u","name":"\"a\""}}}"#,
+            r#"{"type":"ADDED","object":{"metadata":{"uid":"u","resourceVersion":"7","name":"\"a\""}}}"#,
             "\n",
-            r#"{"type":"DELETED","object":{"metadata":{"uid":"u"}}}"#,
+            r#"{"type":"DELETED","object":{"metadata":{"uid":"u","resourceVersion":"8"}}}"#,
             "\n",
             r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":{"x":"y"}}}}"#,
             "\n",

@@ -80,13 +80,16 @@ impl PageEnd {
 // === impl WatchEvent ===
 
 impl WatchEvent {
-    /// An event of this type, whose object one of the two decodes.
+    /// An event of this type, whose object one of the two decodes. It has a resourceVersion, or is an error.
     pub(super) fn new(
         kind: &str,
         object: impl FnOnce() -> Result<meta::PartialObjectMetadata, WireError>,
         status: impl FnOnce() -> Result<meta::Status, WireError>,
     ) -> Result<Self, WireError> {
-        let seen = || observed(object()?);
+        let seen = || {
+            let seen = observed(object()?)?;
+            required(seen.version).map(|()| seen)
+        };
         Ok(match kind {
             "ADDED" | "MODIFIED" => Self::Applied(seen()?),
             "DELETED" => Self::Deleted(seen()?),
@@ -130,6 +133,13 @@ fn parse_version(version: &str) -> Result<u64, WireError> {
     match version {
         "" => Ok(0),
         number => number.parse().map_err(|_| WireError::Version(number.to_owned())),
+    }
+}
+
+pub(super) fn required(version: u64) -> Result<(), WireError> {
+    match version {
+        0 => Err(WireError::Version(String::new())),
+        _ => Ok(()),
     }
 }
 
