@@ -20,10 +20,10 @@ mod read;
 mod show;
 mod values;
 
-pub use control::{ApproveArgs, HandoverArgs, PauseArgs, StopArgs};
-pub use gc::{GcVerb, GcWhyArgs, GraphArgs};
+pub use control::{ApprovalRequest, HandoverArgs, PauseRequest, StopArgs, StopRequest};
+pub use gc::GcVerb;
 pub use node::{CheckArgs, NodeFlags};
-pub use object::{ObjectArg, OptionalPodArg, PodArg, parse_pod_name};
+pub use object::{ObjectArg, PodArg, parse_pod_name};
 pub use output::{DEFAULT_SOCKET, OutputFormat, QueryFlags, SocketFlag, TimelineFormat};
 pub use read::unknown_variables;
 pub use show::{PodQueryArgs, ReportArgs, TimelineArgs};
@@ -96,9 +96,34 @@ For other objects see gc why.")]
   # List the safety holds
   pod-teardown holds")]
     Holds(QueryFlags),
-    Approve(ApproveArgs),
+    /// Approve one safety hold that `holds` shows. The agent then does what the hold has blocked.
+    ///
+    /// On a terminal the command shows the hold and asks before it approves. Elsewhere it needs --yes. An approval covers the evidence
+    /// of now, or of the digest. New evidence is blocked again. The approval and the user who gave it are logged.
+    #[command(after_help = "Examples:
+  # Treat the pods that a list lacks as deleted
+  pod-teardown approve absence --reason 'etcd was restored, the pods are deleted'")]
+    Approve {
+        #[command(flatten)]
+        request: ApprovalRequest,
+        #[command(flatten)]
+        socket: SocketFlag,
+    },
     Handover(HandoverArgs),
-    Pause(PauseArgs),
+    /// Start no work on this node until `resume`, or for a limited time. A restart or a reboot does not end the pause.
+    ///
+    /// Terminating pods reach a safe point, where no call is in progress and all their containers are stopped, and stay there; a
+    /// grace period continues to run. `stop` is refused. The garbage collector continues, because it works for the whole cluster. A
+    /// second pause replaces the duration and the reason of the first.
+    #[command(after_help = "Examples:
+  # Pause the agent of this node for two hours
+  pod-teardown pause --for 2h --reason 'storage maintenance'")]
+    Pause {
+        #[command(flatten)]
+        request: PauseRequest,
+        #[command(flatten)]
+        socket: SocketFlag,
+    },
     /// End a pause. Waiting work continues.
     #[command(after_help = "Examples:
   # End the pause

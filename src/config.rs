@@ -90,20 +90,10 @@ pub struct PodSettings {
     pub healthz: Option<SocketAddr>,
     /// `--driver-hold`.
     pub driver_hold: Duration,
-    /// When to take over from the kubelet; `None` if the node has none (`--mode always`). If the agent only observes, when it would
-    /// take over.
-    pub takeover: Option<TakeoverSettings>,
+    /// `--take-over-after`; `None` if the node has no kubelet (`--mode always`). If the agent only observes, when it would take over.
+    pub take_over_after: Option<Duration>,
     /// The agent only observes, and touches nothing (`--mode observe`).
     pub only_observes: bool,
-}
-
-/// When to take over from the kubelet of this node.
-#[derive(Debug, Clone, Copy)]
-pub struct TakeoverSettings {
-    /// `--take-over-after`.
-    pub take_over_after: Duration,
-    /// `--fence-kubelet`.
-    pub fences_kubelet: bool,
 }
 
 /// Settings of the garbage collector.
@@ -205,11 +195,7 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
     let take_over_after = problems.ok_or_record(take_over_after(&flags.take_over_after));
     let (kube, kubeconfig) = kube?;
     let kubelet = kubelet?;
-    let only_observes = flags.mode == ModeFlag::Observe;
-    let takeover = TakeoverSettings {
-        take_over_after: take_over_after?,
-        fences_kubelet: flags.fence_kubelet && !only_observes,
-    };
+    let take_over_after = take_over_after?;
     Some(PodSettings {
         kube,
         kubeconfig,
@@ -220,28 +206,24 @@ async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodS
         cgroup_root: cgroup_root?,
         pod_logs_dir: kubelet.pod_logs_dir.unwrap_or_else(|| DEFAULT_POD_LOGS_DIR.into()),
         driver_hold: driver_hold?,
-        takeover: (flags.mode != ModeFlag::Always).then_some(takeover),
-        only_observes,
+        take_over_after: (flags.mode != ModeFlag::Always).then_some(take_over_after),
+        only_observes: flags.mode == ModeFlag::Observe,
     })
 }
 
 async fn gc_settings(flags: &NodeFlags) -> Result<Option<GcSettings>, Problem> {
-    let Some(file) = flags.gc_kubeconfig.as_deref().filter(|_| flags.gc != Mode::Never) else {
-        return if flags.gc == Mode::Always {
-            Err(Problem::usage(
-                "--gc always needs --gc-kubeconfig",
-                "set --gc-kubeconfig to the kubeconfig of a user with the rights of deploy/gc-rbac.yaml",
-            ))
-        } else {
-            Ok(None)
-        };
-    };
-    let (kube, kubeconfig) = kubeconfig("--gc-kubeconfig", Some(file)).await?;
-    Ok(Some(GcSettings {
-        kube,
-        kubeconfig,
-        mode: flags.gc,
-    }))
+    let mode = flags.gc;
+    match flags.gc_kubeconfig.as_deref() {
+        None if mode == Mode::Always => Err(Problem::usage(
+            "--gc always needs --gc-kubeconfig",
+            "set --gc-kubeconfig to the kubeconfig of a user with the rights of deploy/gc-rbac.yaml",
+        )),
+        Some(file) if mode != Mode::Never => {
+            let (kube, kubeconfig) = kubeconfig("--gc-kubeconfig", Some(file)).await?;
+            Ok(Some(GcSettings { kube, kubeconfig, mode }))
+        }
+        _ => Ok(None),
+    }
 }
 
 fn node_name(name: Option<&str>) -> Result<String, Problem> {

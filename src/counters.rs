@@ -4,6 +4,7 @@ use std::{
     borrow::Cow,
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use prometheus_client::metrics::histogram::Histogram;
@@ -96,9 +97,11 @@ impl Counters {
     pub fn teardown_finished(&self, trace: &TraceRecorder) {
         self.lock().finished += 1;
         self.teardown_durations.observe(trace.elapsed().as_secs_f64());
-        trace.for_each_ended_span(|step, duration| {
-            let series = self.step_durations.get_or_create(&[("step", step.name().into())]);
-            series.observe(duration.as_secs_f64());
+        trace.read(|trace| {
+            for (span, end_ms) in trace.spans.iter().filter_map(|span| Some((span, span.end_ms?))) {
+                let series = self.step_durations.get_or_create(&[("step", span.step.name().into())]);
+                series.observe(Duration::from_millis(end_ms.saturating_sub(span.start_ms)).as_secs_f64());
+            }
         });
     }
 

@@ -235,15 +235,6 @@ impl TraceRecorder {
         }
     }
 
-    /// Calls `each` with step and duration of each span that has ended.
-    pub fn for_each_ended_span(&self, mut each: impl FnMut(Step, Duration)) {
-        for span in &self.state.borrow().trace.spans {
-            if let Some(end_ms) = span.end_ms {
-                each(span.step, Duration::from_millis(end_ms.saturating_sub(span.start_ms)));
-            }
-        }
-    }
-
     /// Time since the beginning, until now or until it finished.
     pub fn elapsed(&self) -> Duration {
         let finished = self.state.borrow().finished;
@@ -308,9 +299,6 @@ impl OpenSpan<'_> {
         Some(root.step(self.index?, self.start_ms))
     }
 
-    /// Ends the span successfully.
-    pub fn done(self) {}
-
     /// Ends the span with a failure.
     pub fn failed(self, why: &(impl ToString + ?Sized)) {
         let why = why.to_string();
@@ -326,9 +314,8 @@ impl OpenSpan<'_> {
 
     /// Ends the span with this result.
     pub fn end<T, E: ToString>(self, result: &Result<T, E>) {
-        match result {
-            Ok(_) => self.done(),
-            Err(error) => self.failed(error),
+        if let Err(error) = result {
+            self.failed(error);
         }
     }
 

@@ -102,7 +102,7 @@ impl PodAgent {
         };
         let guard = Guard::new(machine, journal.clone(), search, settings.only_observes);
         guard.kubelet.probe().await;
-        if settings.takeover.is_some() {
+        if settings.take_over_after.is_some() {
             guard.kubelet.set_role(Role::unknown(), None);
         }
         let (workers, requests) = WorkersHandle::new();
@@ -125,10 +125,8 @@ impl PodAgent {
                 clock: host.clock.clone(),
                 watch: watch::Sender::default(),
                 leftovers: watch::Sender::default(),
-                role: settings.takeover.map(|_| watch::Sender::new(role)),
-                handover_validity: settings
-                    .takeover
-                    .map_or(DEFAULT_HANDOVER_VALIDITY, |takeover| takeover.take_over_after),
+                role: settings.take_over_after.map(|_| watch::Sender::new(role)),
+                handover_validity: settings.take_over_after.unwrap_or(DEFAULT_HANDOVER_VALIDITY),
                 workers,
                 journal,
                 counters: Arc::default(),

@@ -1,13 +1,14 @@
-//! `stop`, `approve`, `pause`, `resume` and `handover`: they change what the agent does.
+//! `stop`, `approve`, `pause`, `resume` and `handover`: they change what the agent does. The bodies of their requests are flags, too.
 
 use std::time::Duration;
 
 use clap::{Args, builder::NonEmptyStringValueParser};
+use serde::{Deserialize, Serialize};
 
 use super::{
     object::PodArg,
     output::SocketFlag,
-    values::{duration, grace_period, pause_duration, reason},
+    values::{duration, grace_period, pause_seconds, reason},
 };
 
 /// Stop a pod of this node now, as if it had been deleted. Its object stays, and its status shows how it terminated.
@@ -29,19 +30,8 @@ pub struct StopArgs {
     /// reason and message apply. A pod that has terminated before keeps its phase and reason.
     #[arg(long, requires = "reason", requires = "message")]
     pub failed: bool,
-    /// With --failed: reason in its status, one word such as Evicted.
-    #[arg(long, value_name = "WORD", value_parser = reason, requires = "failed")]
-    pub reason: Option<String>,
-    /// With --failed: message in its status.
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), requires = "failed")]
-    pub message: Option<String>,
-    /// Only if this is its UID.
-    #[arg(long)]
-    pub uid: Option<String>,
-    /// Grace period instead of the pod's own: seconds, or a duration with a unit, such as 2m. For a terminating pod it can only
-    /// shorten it.
-    #[arg(long, value_name = "DURATION", value_parser = grace_period, allow_negative_numbers = true)]
-    pub grace_period: Option<i64>,
+    #[command(flatten)]
+    pub request: StopRequest,
     /// How long to wait for the termination, with a unit, such as 60s. Then the command fails, and the stop continues
     /// [default: without a limit].
     #[arg(long, value_name = "DURATION", value_parser = duration)]
@@ -61,49 +51,62 @@ pub struct StopArgs {
     pub socket: SocketFlag,
 }
 
-/// Approve one safety hold that `holds` shows. The agent then does what the hold has blocked.
-///
-/// On a terminal the command shows the hold and asks before it approves. Elsewhere it needs --yes. An approval covers the evidence
-/// of now, or of the digest. New evidence is blocked again. The approval and the user who gave it are logged.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
-  # Treat the pods that a list lacks as deleted
-  pod-teardown approve absence --reason 'etcd was restored, the pods are deleted'")]
-pub struct ApproveArgs {
+/// The body of a stop request. With a reason and a message, the pod counts as failed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct StopRequest {
+    /// With --failed: reason in its status, one word such as Evicted.
+    #[arg(long, value_name = "WORD", value_parser = reason, requires = "failed")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reason: Option<String>,
+    /// With --failed: message in its status.
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new(), requires = "failed")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// Only if this is its UID.
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Grace period instead of the pod's own: seconds, or a duration with a unit, such as 2m. For a terminating pod it can only
+    /// shorten it.
+    #[arg(long = "grace-period", value_name = "DURATION", value_parser = grace_period, allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_period_seconds: Option<i64>,
+}
+
+/// The body of an approval request.
+#[derive(Debug, Clone, Args, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApprovalRequest {
     /// The name that `holds` shows; for a pod also its UID.
     #[arg(value_name = "ITEM", value_parser = NonEmptyStringValueParser::new())]
     pub item: String,
     /// Approve only if its present evidence has this digest.
     #[arg(long, value_name = "DIGEST")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub digest: Option<String>,
     /// Approve without a prompt.
     #[arg(long, short)]
+    #[serde(skip)]
     pub yes: bool,
     /// Reason of the approval. It is logged, and `holds` shows it with the last approval.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    #[command(flatten)]
-    pub socket: SocketFlag,
 }
 
-/// Start no work on this node until `resume`, or for a limited time. A restart or a reboot does not end the pause.
-///
-/// Terminating pods reach a safe point, where no call is in progress and all their containers are stopped, and stay there; a
-/// grace period continues to run. `stop` is refused. The garbage collector continues, because it works for the whole cluster. A
-/// second pause replaces the duration and the reason of the first.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
-  # Pause the agent of this node for two hours
-  pod-teardown pause --for 2h --reason 'storage maintenance'")]
-pub struct PauseArgs {
+/// The body of a pause request. An empty body is a pause without a limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Args, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct PauseRequest {
     /// Duration of the pause, with a unit, such as 2h; at most 30 days [default: it lasts until `resume`].
-    #[arg(long = "for", value_name = "DURATION", value_parser = pause_duration)]
-    pub duration: Option<Duration>,
+    #[arg(long = "for", value_name = "DURATION", value_parser = pause_seconds)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub duration_seconds: Option<u64>,
     /// Reason of the pause.
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    #[command(flatten)]
-    pub socket: SocketFlag,
 }
 
 /// Hand this node's pods over to a kubelet that is about to start.

@@ -1,6 +1,6 @@
 //! `gc`: the garbage collector of owner references.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
 use super::{
     object::ObjectArg,
@@ -15,40 +15,34 @@ pub enum GcVerb {
   # Show the state of the collector
   pod-teardown gc status")]
     Status(QueryFlags),
-    Graph(GraphArgs),
-    Why(GcWhyArgs),
-}
-
-/// Draw objects with their owners and dependents as the collector knows them, and its decision on each, for Graphviz.
-///
-/// With an object: all objects that are connected with it, nearest first, at most 200. Without: all active objects and those
-/// connected with them. An arrow leads from a dependent to its owner; a red arrow blocks the deletion of the owner.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
+    /// Draw objects with their owners and dependents as the collector knows them, and its decision on each, for Graphviz.
+    ///
+    /// With an object: all objects that are connected with it, nearest first, at most 200. Without: all active objects and those
+    /// connected with them. An arrow leads from a dependent to its owner; a red arrow blocks the deletion of the owner.
+    #[command(after_help = "Examples:
   # Draw the objects around Deployment web in namespace shop
   pod-teardown gc graph -n shop deploy web | dot -Tsvg > web.svg
 
 Only the agent that collects has an answer.")]
-pub struct GraphArgs {
-    #[command(flatten)]
-    pub object: ObjectArg,
-    #[command(flatten)]
-    pub socket: SocketFlag,
-}
-
-/// Explain why an object still exists, and what it waits for.
-///
-/// The answer follows the chain of owners and dependents to the object that everything waits for, with its last failure.
-#[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
+    Graph {
+        #[command(flatten)]
+        object: ObjectArg,
+        #[command(flatten)]
+        socket: SocketFlag,
+    },
+    /// Explain why an object still exists, and what it waits for.
+    ///
+    /// The answer follows the chain of owners and dependents to the object that everything waits for, with its last failure.
+    #[command(after_help = "Examples:
   # Why does Deployment web in namespace shop still exist?
   pod-teardown gc why -n shop Deployment.apps web
 
 Without .GROUP any group matches, and without a namespace any namespace. Only the agent that collects has an answer; others \
 name it. For pods of this node see why.")]
-pub struct GcWhyArgs {
-    #[command(flatten)]
-    pub object: ObjectArg,
-    #[command(flatten)]
-    pub query: QueryFlags,
+    Why {
+        #[command(flatten)]
+        object: ObjectArg,
+        #[command(flatten)]
+        query: QueryFlags,
+    },
 }

@@ -27,24 +27,18 @@ pub struct KubectlCli {
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub enum KubectlVerb {
-    Nodes(NodesArgs),
-    Why(PodWhyArgs),
-}
-
-/// List all nodes: kubelet, agent, and terminating and blocked pods.
-///
-/// AGENT is the state of the agent: active, standby, observing, blocked, stopped or silent. An active agent terminates the pods of
-/// its node. A blocked one is active, but may not act. A silent one has not reported for 11 minutes. BLOCKED counts terminating
-/// pods for which an agent has sent the event TeardownBlocked.
-#[derive(Debug, Args)]
-#[command(after_help = "Examples:
+    /// List all nodes: kubelet, agent, and terminating and blocked pods.
+    ///
+    /// AGENT is the state of the agent: active, standby, observing, blocked, stopped or silent. An active agent terminates the pods of
+    /// its node. A blocked one is active, but may not act. A silent one has not reported for 11 minutes. BLOCKED counts terminating
+    /// pods for which an agent has sent the event TeardownBlocked.
+    #[command(after_help = "Examples:
   # All nodes
   kubectl teardown nodes
   # Names of nodes whose agent is active
   kubectl teardown nodes -o json | jq -r '.[] | select(.agent.state == \"active\") | .name'")]
-pub struct NodesArgs {
-    #[command(flatten)]
-    pub cluster: ClusterFlags,
+    Nodes(ClusterFlags),
+    Why(PodWhyArgs),
 }
 
 /// Explain why a pod still exists, as far as the API shows it.

@@ -1,6 +1,7 @@
 //! Names of pods and objects on the command line, as kubectl has them.
 
 use clap::Args;
+use uuid::{Uuid, fmt::Hyphenated};
 
 use crate::object_name::ObjectName;
 
@@ -16,17 +17,6 @@ pub struct PodArg {
     /// Namespace of the pod [default: default].
     #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
-}
-
-/// A pod that may be missing.
-#[derive(Debug, Clone, Args)]
-pub struct OptionalPodArg {
-    /// The pod: its name, NAMESPACE/NAME, or its UID [default: all].
-    #[arg(value_name = "POD")]
-    pod: Option<String>,
-    /// Namespace of the pod [default: default].
-    #[arg(short, long, value_name = "NAMESPACE")]
-    pub namespace: Option<String>,
 }
 
 /// An object in the cluster.
@@ -52,20 +42,7 @@ impl PodArg {
     /// # Errors
     /// When it has two namespaces, or is no legal name.
     pub fn id(&self) -> Result<String, String> {
-        parse_pod(&self.pod, self.namespace.as_deref(), DEFAULT_NAMESPACE)
-    }
-}
-
-// === impl OptionalPodArg ===
-
-impl OptionalPodArg {
-    /// The pod, if there is one.
-    ///
-    /// # Errors
-    /// As [`PodArg::id`].
-    pub fn id(&self) -> Result<Option<String>, String> {
-        let parse = |pod: &String| parse_pod(pod, self.namespace.as_deref(), DEFAULT_NAMESPACE);
-        self.pod.as_ref().map(parse).transpose()
+        pod_id(&self.pod, self.namespace.as_deref())
     }
 }
 
@@ -113,6 +90,11 @@ pub fn parse_pod_name(text: &str, flag: Option<&str>, default: &str) -> Result<(
     Ok((namespace.to_owned(), name.to_owned()))
 }
 
+/// A pod as [`PodArg::id`] returns it. `flag` is its namespace.
+pub(super) fn pod_id(text: &str, flag: Option<&str>) -> Result<String, String> {
+    parse_pod(text, flag, DEFAULT_NAMESPACE)
+}
+
 fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<String, String> {
     let (namespace, name) = match text.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
@@ -144,10 +126,8 @@ fn is_legal(part: &str) -> bool {
 
 /// Whether this is a UUID, which the API server gives as UID.
 fn is_uid(text: &str) -> bool {
-    let groups: Vec<&str> = text.split('-').collect();
-    let is_group =
-        |(group, length): (&&str, usize)| group.len() == length && group.bytes().all(|it| it.is_ascii_hexdigit());
-    groups.len() == 5 && groups.iter().zip([8, 4, 4, 4, 12]).all(is_group)
+    // Other forms of a UUID have other lengths.
+    text.len() == Hyphenated::LENGTH && Uuid::try_parse(text).is_ok()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{
-    object::{OptionalPodArg, PodArg},
+    object::{PodArg, pod_id},
     output::{QueryFlags, SocketFlag, TimelineFormat},
     values::since,
 };
@@ -31,13 +31,30 @@ pub struct PodQueryArgs {
   # Draw it for a browser
   pod-teardown timeline web-0 -o svg > web-0.svg")]
 pub struct TimelineArgs {
-    #[command(flatten)]
-    pub pod: OptionalPodArg,
+    /// The pod: its name, NAMESPACE/NAME, or its UID [default: all].
+    #[arg(value_name = "POD")]
+    pod: Option<String>,
+    /// Namespace of the pod [default: default].
+    #[arg(short, long, value_name = "NAMESPACE")]
+    pub namespace: Option<String>,
     /// How to print the answer.
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t = TimelineFormat::Table)]
     pub output: TimelineFormat,
     #[command(flatten)]
     pub socket: SocketFlag,
+}
+
+// === impl TimelineArgs ===
+
+impl TimelineArgs {
+    /// The pod, if there is one.
+    ///
+    /// # Errors
+    /// As [`PodArg::id`].
+    pub fn id(&self) -> Result<Option<String>, String> {
+        let id = |pod: &String| pod_id(pod, self.namespace.as_deref());
+        self.pod.as_ref().map(id).transpose()
+    }
 }
 
 /// Report how the kubelet terminated the pods of this node, compared with what the agent would have done.

@@ -68,8 +68,13 @@ pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation 
     let has_ended = status.phase.as_deref().is_some_and(is_terminal_phase);
     let node = NodeView::of(around, now);
 
-    let mut causes = Vec::new();
+    let (mut causes, mut facts) = (Vec::new(), Vec::new());
     if let Some(expires) = &meta.deletion_timestamp {
+        let (ago, left) = (age_since(expires.0, now), between(now, expires.0));
+        facts.push(match left.is_zero() {
+            true => format!("is being deleted; its grace period expired {ago} ago"),
+            false => format!("is being deleted; its grace period expires in {}", age(left)),
+        });
         causes.extend(cause_of_node(node_name, &node, around));
         causes.extend(causes_of_events(&around.events, now));
         let deletion = Deletion {
@@ -94,24 +99,14 @@ pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation 
     }
     causes.sort_by_key(|cause| cause.severity);
 
-    let deletion = meta.deletion_timestamp.as_ref().map(|expires| {
-        let (ago, left) = (age_since(expires.0, now), between(now, expires.0));
-        match left.is_zero() {
-            true => format!("is being deleted; its grace period expired {ago} ago"),
-            false => format!("is being deleted; its grace period expires in {}", age(left)),
-        }
-    });
-    let phase = status.phase.map(|phase| format!("phase {phase}"));
-    let running =
-        (!running.is_empty()).then(|| format!("running containers, as last reported: {}", running.join(", ")));
-    let on_node = match node_name {
+    facts.extend(status.phase.as_ref().map(|phase| format!("phase {phase}")));
+    if !running.is_empty() {
+        facts.push(format!("running containers, as last reported: {}", running.join(", ")));
+    }
+    facts.push(match node_name {
         "" => "is not scheduled to a node".to_owned(),
         node => format!("node {node}"),
-    };
-    let facts: Vec<String> = [deletion, phase, running, Some(on_node)]
-        .into_iter()
-        .flatten()
-        .collect();
+    });
     let uid = meta.uid.as_deref().unwrap_or_default();
     let mut objects = vec![ObjectFacts::new(&format!("Pod {namespace}/{name}"), uid, &facts)];
     if let Some(Ok(Some(object))) = &around.node {
@@ -176,14 +171,9 @@ fn causes_of_events(events: &Result<Vec<Event>, String>, now: Timestamp) -> Vec<
             true => Severity::Blocking,
             false => Severity::Waiting,
         };
-        let (reason, text) = (event.reason.as_deref(), event.message.as_deref());
-        let message = format!(
-            "{} reported {} {}s ago: {}",
-            component(event),
-            reason.unwrap_or_default(),
-            between(last(event), now).as_secs(),
-            text.unwrap_or_default()
-        );
+        let [reason, text] = [&event.reason, &event.message].map(|it| it.as_deref().unwrap_or_default());
+        let (component, ago) = (component(event), between(last(event), now).as_secs());
+        let message = format!("{component} reported {reason} {ago}s ago: {text}");
         Cause::new(severity, CauseKind::Reported, message)
     };
     failures.into_iter().map(cause).collect()

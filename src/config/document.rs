@@ -4,8 +4,6 @@ use std::{fmt, fs, io::Read as _, path::Path};
 
 use serde::Deserialize;
 
-/// Kind of kubeconfigs.
-const KUBECONFIG: &str = "Config";
 /// Kind of the kubelet's configuration file.
 pub(super) const KUBELET_CONFIGURATION: &str = "KubeletConfiguration";
 /// Maximum number of bytes that are read.
@@ -37,7 +35,7 @@ impl DocumentKind {
     }
 
     pub fn is_kubeconfig(&self) -> bool {
-        self.kind == KUBECONFIG && self.api_version == "v1"
+        self.kind == "Config" && self.api_version == "v1"
     }
 
     pub fn is_kubelet_configuration(&self) -> bool {

@@ -82,7 +82,7 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
     let drop_ins = dir.map(drop_ins).transpose();
     let drop_ins = drop_ins.map_err(|error| problem(error.to_string()).absent(dir.is_some_and(is_absent)))?;
     for drop_in in drop_ins.into_iter().flatten() {
-        merge(&mut merged, read(&drop_in)?);
+        json_patch::merge(&mut merged, &read(&drop_in)?);
     }
     let mut config: KubeletConfiguration =
         serde_json::from_value(merged).map_err(|error| problem(first_line(&error)))?;
@@ -153,27 +153,6 @@ fn drop_ins(dir: &Path) -> io::Result<Vec<PathBuf>> {
         }
     }
     Ok(found)
-}
-
-/// Applies a JSON merge patch (RFC 7396): objects are merged, null removes a value, anything else replaces it.
-fn merge(into: &mut Value, patch: Value) {
-    match (into, patch) {
-        (Value::Object(into), Value::Object(patch)) => {
-            for (name, value) in patch {
-                if value.is_null() {
-                    into.remove(&name);
-                } else {
-                    merge(into.entry(name).or_insert(Value::Null), value);
-                }
-            }
-        }
-        (into, patch @ Value::Object(_)) => {
-            // Nulls in it remove nothing.
-            *into = Value::Object(Map::new());
-            merge(into, patch);
-        }
-        (into, patch) => *into = patch,
-    }
 }
 
 pub(super) fn is_cgroup_root(root: &str) -> bool {

@@ -2,59 +2,30 @@
 
 use std::{
     io::{self, IsTerminal as _},
+    path::Path,
     process::ExitCode,
+    time::Duration,
 };
 
 use pod_teardown::{
-    cli::{ApproveArgs, PauseArgs, StopArgs},
+    cli::{ApprovalRequest, StopArgs},
     handover::guard::holds::SafetyHold,
-    ops::{
-        admin::{
-            holds::ApprovalRequest,
-            pause::{self, PAUSE, PauseRequest},
-            stop::StopRequest,
-        },
-        holds,
-        stop::{self, Wait},
-    },
+    ops::{holds, stop},
 };
 
-use crate::{
-    print::{USAGE, failed, print, print_error},
-    query::post,
-};
-
-/// Pauses the agent.
-pub async fn pause_agent(arguments: PauseArgs) -> ExitCode {
-    let PauseArgs {
-        duration,
-        reason,
-        socket,
-    } = arguments;
-    let request = PauseRequest {
-        duration_seconds: duration.map(|duration| duration.as_secs()),
-        reason,
-    };
-    post(&socket, PAUSE, &request, pause::paused).await
-}
+use crate::print::{USAGE, failed, print, print_error};
 
 /// Approves a safety hold. Without `--yes` a user at a terminal is asked.
-pub async fn approve(args: ApproveArgs) -> ExitCode {
-    let ApproveArgs {
-        item,
-        digest,
-        yes,
-        reason,
-        socket,
-    } = args;
+pub async fn approve(request: ApprovalRequest, socket: &Path) -> ExitCode {
     let can_ask = io::stdin().is_terminal() && io::stderr().is_terminal();
-    if !yes && !can_ask {
+    let needs_answer = !request.yes;
+    if needs_answer && !can_ask {
+        let item = &request.item;
         let why = format!("there is no terminal for a question; repeat the command with --yes to approve {item}");
         return failed(USAGE, &why);
     }
-    let request = ApprovalRequest { item, digest, reason };
     let confirm = |hold: &SafetyHold| holds::ask(hold, io::stdin().lock(), io::stderr().lock());
-    match holds::approve(&socket.socket, request, (!yes).then_some(confirm)).await {
+    match holds::approve(socket, request, needs_answer.then_some(confirm)).await {
         Ok(Some(approved)) => print(&holds::approved(&approved), 0),
         Ok(None) => failed(1, "nothing is approved"),
         Err(error) => failed(1, &error.to_string()),
@@ -66,19 +37,9 @@ pub async fn approve(args: ApproveArgs) -> ExitCode {
 /// # Errors
 /// A mistake in the name of the pod.
 pub async fn stop_pod(arguments: StopArgs) -> Result<ExitCode, String> {
-    let request = StopRequest {
-        uid: arguments.uid,
-        grace_period_seconds: arguments.grace_period,
-        reason: arguments.reason,
-        message: arguments.message,
-    };
     let pod = arguments.pod.id()?;
-    let wait = match (arguments.wait, arguments.timeout) {
-        (false, _) => Wait::No,
-        (true, Some(limit)) => Wait::AtMost(limit),
-        (true, None) => Wait::Unlimited,
-    };
-    let stopped = stop::stop(&arguments.socket.socket, &pod, &request, wait, print_error).await;
+    let wait = arguments.wait.then_some(arguments.timeout.unwrap_or(Duration::MAX));
+    let stopped = stop::stop(&arguments.socket.socket, &pod, &arguments.request, wait, print_error).await;
     Ok(match stopped {
         Ok(result) => print(&result, 0),
         Err(error) => failed(1, &error.to_string()),

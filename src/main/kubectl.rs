@@ -37,7 +37,7 @@ pub async fn run() -> ExitCode {
         }
     };
     let shown = match cli.verb {
-        KubectlVerb::Nodes(arguments) => show_nodes(&arguments.cluster).await,
+        KubectlVerb::Nodes(cluster) => show_nodes(&cluster).await,
         KubectlVerb::Why(arguments) => explain(&arguments).await,
     };
     shown.unwrap_or_else(|error| failed(1, &error.to_string()))

@@ -11,8 +11,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use jiff::Timestamp;
 use pod_teardown::{
     cli::{
-        Cli, GcVerb, GcWhyArgs, GraphArgs, HandoverArgs, OutputFormat, PodQueryArgs, QueryFlags, ReportArgs,
-        TimelineArgs, TimelineFormat, Verb,
+        Cli, GcVerb, HandoverArgs, OutputFormat, PodQueryArgs, QueryFlags, ReportArgs, TimelineArgs, TimelineFormat,
+        Verb,
     },
     explanation::Explanation,
     handover::guard::holds::SafetyHolds,
@@ -23,7 +23,7 @@ use pod_teardown::{
         admin::{
             self,
             handover::request_handover,
-            pause::{self, RESUME},
+            pause::{self, PAUSE, RESUME},
         },
         gc_status::{self, GcReport},
         holds, manual,
@@ -35,7 +35,7 @@ use pod_teardown::{
 };
 
 use self::{
-    control::{approve, pause_agent, stop_pod},
+    control::{approve, stop_pod},
     node::{run, run_check},
     print::{USAGE, failed, print, print_clap_error},
     query::{post, query},
@@ -101,19 +101,20 @@ fn run_to_end(command: impl Future<Output = ExitCode>) -> ExitCode {
 
 /// Prints the timeline of a pod, or the known terminations.
 async fn show_timeline(arguments: TimelineArgs) -> Result<ExitCode, String> {
-    let TimelineArgs { pod, output, socket } = arguments;
-    let (draws_svg, output) = match output {
+    let id = arguments.id()?;
+    let (draws_svg, output) = match arguments.output {
         TimelineFormat::Table => (false, OutputFormat::Table),
         TimelineFormat::Wide => (false, OutputFormat::Wide),
         TimelineFormat::Json => (false, OutputFormat::Json),
         TimelineFormat::Svg => (true, OutputFormat::Table),
     };
+    let socket = arguments.socket;
     let flags = QueryFlags { output, socket };
-    let Some(id) = pod.id()? else {
+    let Some(id) = id else {
         if draws_svg {
             return Err("-o svg needs a pod; without one, timeline lists the known terminations".to_owned());
         }
-        let namespace = pod.namespace.as_deref();
+        let namespace = arguments.namespace.as_deref();
         let text = |entries: &Vec<_>, is_wide| timeline::list(entries, namespace, is_wide, Timestamp::now());
         return Ok(query(&flags, admin::TIMELINES, text).await);
     };
@@ -157,13 +158,13 @@ async fn dispatch(verb: Verb) -> Result<ExitCode, String> {
             let text = |report: &SafetyHolds, _| holds::text(report, Timestamp::now());
             query(&flags, admin::holds::HOLDS, text).await
         }
-        Verb::Approve(args) => approve(args).await,
+        Verb::Approve { request, socket } => approve(request, &socket.socket).await,
         Verb::Handover(HandoverArgs { timeout, socket }) => {
             print(&request_handover(&socket.socket, timeout).await, 0);
             // Even if no agent has answered.
             ExitCode::SUCCESS
         }
-        Verb::Pause(arguments) => pause_agent(arguments).await,
+        Verb::Pause { request, socket } => post(&socket, PAUSE, &request, pause::paused).await,
         Verb::Resume(socket) => post(&socket, RESUME, &(), pause::resumed).await,
         Verb::Gc { verb } => show_gc(verb).await?,
         Verb::Version(socket) => print(&version::text(&socket.socket).await, 0),
@@ -182,13 +183,13 @@ async fn show_gc(verb: GcVerb) -> Result<ExitCode, String> {
             let text = |report: &GcReport, is_wide| gc_status::text(report, is_wide, Timestamp::now());
             query(&flags, admin::collector::STATUS, text).await
         }
-        GcVerb::Graph(GraphArgs { object, socket }) => {
+        GcVerb::Graph { object, socket } => {
             let path = admin::collector::graph_path(object.name()?.as_ref());
             let output = OutputFormat::Table;
             let text = |lines: &Vec<String>, _| lines.join("\n");
             query(&QueryFlags { output, socket }, &path, text).await
         }
-        GcVerb::Why(GcWhyArgs { object, query: flags }) => {
+        GcVerb::Why { object, query: flags } => {
             let path = admin::why::request_path(&object.required_name()?.to_string());
             query(&flags, &path, |why: &Explanation, _| why.text()).await
         }

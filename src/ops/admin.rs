@@ -4,7 +4,6 @@ pub mod collector;
 pub mod handover;
 pub mod holds;
 pub mod pause;
-mod peer;
 pub mod plan;
 pub mod report;
 mod respond;
@@ -20,14 +19,13 @@ use http::{Method, Request, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+use tokio::net::{UnixStream, unix::UCred};
 use tracing::Instrument as _;
 
 use crate::model::blocked::Blocked;
 
 pub(crate) use self::respond::{json_answer, response};
 use self::{
-    peer::Peer,
     respond::{Answer, Refused, agent_stopping, bad_request, error, not_found, pods_disabled},
     socket::AdminListener,
 };
@@ -60,25 +58,24 @@ impl Admin {
     }
 
     async fn connection(self: Arc<Self>, stream: UnixStream) {
-        let peer = match stream.peer_cred() {
-            Ok(credentials) => Peer::from(credentials),
+        let credentials = match stream.peer_cred() {
+            Ok(credentials) => credentials,
             Err(error) => {
                 tracing::warn!(%error, "Admin request refused: credentials of the peer are unknown");
                 return;
             }
         };
-        let is_allowed = peer.is_allowed();
+        let peer = peer(credentials);
+        // Regardless of the socket's mode.
+        let is_allowed = [0, nix::unistd::geteuid().as_raw()].contains(&credentials.uid());
         if is_allowed {
-            tracing::debug!(peer = peer.to_string(), "Admin request");
+            tracing::debug!(peer, "Admin request");
         } else {
-            tracing::warn!(
-                peer = peer.to_string(),
-                "Admin request refused: the user is neither root nor the agent's"
-            );
+            tracing::warn!(peer, "Admin request refused: the user is neither root nor the agent's");
         }
         let service = service_fn(async |request| {
             let answer = if is_allowed {
-                self.answer(request, peer).await
+                self.answer(request, credentials).await
             } else {
                 let why = format!("only root may send requests, not {peer}: run this command as root");
                 Err(Refused(StatusCode::FORBIDDEN, why))
@@ -93,10 +90,10 @@ impl Admin {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>, peer: Peer) -> Answer {
+    async fn answer(&self, request: Request<Incoming>, credentials: UCred) -> Answer {
         let pods = || self.pods.as_ref().ok_or_else(pods_disabled);
         match *request.method() {
-            Method::POST => return command(pods()?, request, peer).await,
+            Method::POST => return command(pods()?, request, credentials).await,
             Method::GET => {}
             _ => {
                 let why = "only GET and POST are answered here".to_owned();
@@ -130,8 +127,24 @@ impl Admin {
     }
 }
 
+/// The user of a client, for records that outlive its process.
+fn user(credentials: UCred) -> String {
+    match credentials.uid() {
+        0 => "root".to_owned(),
+        uid => format!("uid {uid}"),
+    }
+}
+
+/// User and process of a client.
+fn peer(credentials: UCred) -> String {
+    let pid = credentials
+        .pid()
+        .map_or_else(|| "unknown".to_owned(), |pid| pid.to_string());
+    format!("{}, pid {pid}", user(credentials))
+}
+
 /// Performs the command of a POST request. A client that disconnects interrupts only a handover: what is done has to be logged.
-async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: Peer) -> Answer {
+async fn command(pods: &PodsAdmin, request: Request<Incoming>, credentials: UCred) -> Answer {
     if pods.guard.only_observes {
         return Err(Refused(StatusCode::CONFLICT, Blocked::OnlyObserves.to_string()));
     }
@@ -139,14 +152,14 @@ async fn command(pods: &PodsAdmin, request: Request<Incoming>, peer: Peer) -> An
     let body = Limited::new(request.into_body(), MAX_BODY).collect().await;
     let body = body.map_err(|cause| bad_request(format!("the body cannot be read: {cause}")))?;
     let (pods, body) = (pods.clone(), body.to_bytes());
-    let span = tracing::error_span!("admin", peer = peer.to_string());
+    let span = tracing::error_span!("admin", peer = peer(credentials));
     if path == handover::HANDOVER {
         return handover::perform(&pods, &body).instrument(span).await;
     }
     let command = async move {
         let answer = match &*path {
-            holds::APPROVE => holds::approve(&pods, &body, peer).await,
-            pause::PAUSE => pause::pause(&pods, &body, peer).await,
+            holds::APPROVE => holds::approve(&pods, &body, user(credentials)).await,
+            pause::PAUSE => pause::pause(&pods, &body, &user(credentials)).await,
             pause::RESUME => pause::resume(&pods).await,
             path => stop::request(&pods, path, &body).await,
         };

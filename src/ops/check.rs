@@ -32,7 +32,7 @@ pub use item::{Group, Item};
 use node::{journal, other_processes, runtime, socket};
 pub use report::{CONFIGURATION, Report, USAGE};
 pub use row::{Row, Verdict};
-use server::{Server, credentials};
+use server::{credentials, server};
 
 /// Validates the flags, and checks everything that the agent needs.
 pub async fn check(flags: &NodeFlags, unknown_variables: &BTreeSet<String>) -> Report {
@@ -44,7 +44,14 @@ pub async fn check(flags: &NodeFlags, unknown_variables: &BTreeSet<String>) -> R
             .map(|it| Row::from_problem(Item::SETTINGS, it))
             .collect(),
     };
-    rows.extend(unknown_variables.iter().map(|name| unknown_variable(name)));
+    rows.extend(unknown_variables.iter().map(|name| {
+        Row::new(
+            Item::ENVIRONMENT,
+            Verdict::Warning,
+            format!("{name} is not a setting of this agent, and has no effect"),
+            "correct its name: `pod-teardown run --help` lists all settings",
+        )
+    }));
     Report::new(rows)
 }
 
@@ -75,16 +82,6 @@ async fn run(settings: Settings) -> Vec<Row> {
     rows
 }
 
-/// The row for an unknown environment variable.
-fn unknown_variable(name: &str) -> Row {
-    Row::new(
-        Item::ENVIRONMENT,
-        Verdict::Warning,
-        format!("{name} is not a setting of this agent, and has no effect"),
-        "correct its name: `pod-teardown run --help` lists all settings",
-    )
-}
-
 /// The settings that decide what the agent connects to, for a user who did not set them.
 fn summary(settings: &Settings) -> String {
     let mut parts = Vec::new();
@@ -105,8 +102,8 @@ fn summary(settings: &Settings) -> String {
 
 fn metrics_addr(addr: SocketAddr) -> Row {
     const WHAT: Item = Item::METRICS_ADDRESS;
-    match metrics::check(addr) {
-        Ok(()) => Row::ok(WHAT, format!("can listen on {addr}")),
+    match metrics::listen(addr) {
+        Ok(_) => Row::ok(WHAT, format!("can listen on {addr}")),
         Err(error) => {
             let row = Row::from_problem(WHAT, &problems::metrics_addr(addr, &error));
             // The agent itself may use it.
@@ -141,13 +138,9 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         &settings.node_name,
     ) {
         Ok(api) => {
-            let server = Server {
-                api: &api,
-                url: &pods.kube.cluster_url,
-                node_name: &settings.node_name,
-                needs_lease: pods.takeover.is_some(),
-            };
-            rows.extend(server.check(&machine, recorded.as_deref()).await);
+            let (url, name) = (&pods.kube.cluster_url, &settings.node_name);
+            let needs_lease = pods.take_over_after.is_some();
+            rows.extend(server(&api, url, name, needs_lease, &machine, recorded.as_deref()).await);
         }
         Err(error) => rows.push(Row::from_problem(
             Item::API_SERVER,

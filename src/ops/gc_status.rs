@@ -6,13 +6,15 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    api::expiry::expires_soon,
     collector::{
         leader_election::{LeaseView, ManagerView, View},
         names::escape_control_chars,
         report::WorkReport,
     },
-    ops::{output::age_since, remedies::RENEW_COLLECTORS},
+    ops::{
+        output::age_since,
+        remedies::{RENEW_COLLECTORS, expiry},
+    },
 };
 
 /// The status of this agent's collector.
@@ -42,13 +44,9 @@ pub fn text(report: &GcReport, is_wide: bool, now: Timestamp) -> String {
 }
 
 fn credentials(end: Timestamp, now: Timestamp) -> String {
-    if end <= now {
-        format!("           the credentials have expired: {end:.0}; {RENEW_COLLECTORS}\n")
-    } else if expires_soon(end, now) {
-        format!("           the credentials expire: {end:.0}; {RENEW_COLLECTORS}\n")
-    } else {
-        format!("           the credentials are good until {end:.0}\n")
-    }
+    let state =
+        expiry(end, now, RENEW_COLLECTORS).unwrap_or_else(|| format!("the credentials are good until {end:.0}"));
+    format!("           {state}\n")
 }
 
 fn leader_election(view: &View, now: Timestamp) -> String {
@@ -77,10 +75,8 @@ fn leader_election(view: &View, now: Timestamp) -> String {
             (None, _) => "no Lease of kube-controller-manager is held".to_owned(),
             (Some(holder), None) => format!("kube-controller-manager's Lease is {holder}'s, not seen to change yet"),
             (Some(holder), Some(changed)) => {
-                format!(
-                    "kube-controller-manager's Lease is {holder}'s, renewed {} ago",
-                    age_since(*changed, now)
-                )
+                let age = age_since(*changed, now);
+                format!("kube-controller-manager's Lease is {holder}'s, renewed {age} ago")
             }
         };
         let _ = writeln!(out, "others     {lease}");
@@ -93,26 +89,22 @@ fn leader_election(view: &View, now: Timestamp) -> String {
 
 /// Formats the holder of the Lease. A holder that may have changed is marked as last seen.
 fn lease_holder(view: &View, lease: &LeaseView, now: Timestamp) -> String {
-    let LeaseView {
-        holder,
-        is_own,
-        seen,
-        since,
-    } = lease;
-    let is_known = view.holds_lease || (view.lease_error.is_none() && !is_own);
-    let holder = match holder {
+    let is_known = view.holds_lease || (view.lease_error.is_none() && !lease.is_own);
+    let holder = match &lease.holder {
         None => "no holder".to_owned(),
-        Some(_) if *is_own => "held by this agent".to_owned(),
+        Some(_) if lease.is_own => "held by this agent".to_owned(),
         Some(holder) => format!("held by {holder}"),
     };
-    if !is_known {
-        let seen = seen.map_or_else(String::new, |seen| format!(", {} ago", age_since(seen, now)));
-        return format!("holder unknown; {holder} when it was last read{seen}");
+    let ago = |at: Timestamp| format!("{} ago", age_since(at, now));
+    if is_known {
+        let since = lease.since.map(|since| format!(", since {} by its clock", ago(since)));
+        return holder + &since.unwrap_or_default();
     }
-    let since = since.map_or_else(String::new, |since| {
-        format!(", since {} ago by its clock", age_since(since, now))
-    });
-    format!("{holder}{since}")
+    let seen = lease.seen.map(|seen| format!(", {}", ago(seen)));
+    format!(
+        "holder unknown; {holder} when it was last read{}",
+        seen.unwrap_or_default()
+    )
 }
 
 #[cfg(test)]

@@ -9,11 +9,12 @@ use std::{
 use jiff::Timestamp;
 
 use super::{
-    admin::holds::{APPROVE, ApprovalRequest, Approved, HOLDS},
+    admin::holds::{APPROVE, Approved, HOLDS},
     client::{self, ClientError},
-    output::age_since,
+    output::{age_since, loss},
 };
 use crate::{
+    cli::ApprovalRequest,
     handover::guard::holds::{SafetyHold, SafetyHolds},
     journal::Approval,
 };
@@ -60,11 +61,8 @@ fn hold_text(hold: &SafetyHold, now: Timestamp) -> String {
 
 /// Formats an approval.
 pub fn approved(Approved { item, not_durable }: &Approved) -> String {
-    let text = format!("{} is approved: {}", item.item, item.approval_effect);
-    match not_durable {
-        Some(cause) => format!("{text}; a restart of the agent would lose the approval: {cause}"),
-        None => text,
-    }
+    let lost = loss("the approval", not_durable.as_ref());
+    format!("{} is approved: {}{lost}", item.item, item.approval_effect)
 }
 
 /// Approves a safety hold. With `confirm`, only if it agrees to the hold; `None` if it does not.

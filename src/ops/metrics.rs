@@ -15,7 +15,7 @@ use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::TokioIo;
 use prometheus_client::{encoding::text::encode, registry::Registry};
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpStream},
     time::timeout,
 };
 use tokio_util::task::AbortOnDropHandle;
@@ -50,32 +50,14 @@ pub struct Scrape {
     pub durations: Option<PodDurations>,
 }
 
-/// Creates the socket.
+/// Creates the socket. Connections of an agent that has exited do not block the address.
 ///
 /// # Errors
 /// When the address cannot be used.
 pub fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
-    bound(addr)?.listen(128)
-}
-
-/// Checks whether the socket can be created, without listening.
-///
-/// # Errors
-/// When the address cannot be used.
-pub fn check(addr: SocketAddr) -> io::Result<()> {
-    bound(addr).map(drop)
-}
-
-fn bound(addr: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = if addr.is_ipv4() {
-        TcpSocket::new_v4()
-    } else {
-        TcpSocket::new_v6()
-    }?;
-    // Connections of an agent that has exited must not block the address.
-    socket.set_reuseaddr(true)?;
-    socket.bind(addr)?;
-    Ok(socket)
+    let listener = std::net::TcpListener::bind(addr)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
 }
 
 /// Answers requests until the future is dropped. Clients that send or read nothing cannot keep others out.

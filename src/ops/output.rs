@@ -61,6 +61,13 @@ pub fn table<T>(columns: &[Column<'_, T>], rows: &[T], is_wide: bool) -> String 
     lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
+/// The end of a sentence: why a restart would lose this; empty if it would not.
+pub(super) fn loss(what: &str, not_durable: Option<&String>) -> String {
+    not_durable.map_or_else(String::new, |cause| {
+        format!("; a restart of the agent would lose {what}: {cause}")
+    })
+}
+
 /// Formats the time from `since` until `now`, in whole seconds of both; `0s` if it is in the future.
 pub fn age_since(since: Timestamp, now: Timestamp) -> String {
     let seconds = u64::try_from(now.as_second() - since.as_second()).unwrap_or(0);

@@ -5,10 +5,12 @@ use std::{path::Path, time::Duration};
 use tokio::time::timeout;
 
 use super::{
-    admin::stop::{OUTCOMES, PODS, StopOutcome, StopRequest},
+    admin::stop::{OUTCOMES, PODS, StopOutcome},
     client::{self, ClientError},
+    output::loss,
 };
 use crate::{
+    cli::StopRequest,
     model::trace::{Obstacle, Stage, Trace},
     words::some_of,
     workers::stop::StopAccepted,
@@ -17,19 +19,8 @@ use crate::{
 /// How long one query for the outcome waits; then progress is shown.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// How long a command waits for the termination.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Wait {
-    /// Not at all.
-    No,
-    /// At most this time.
-    AtMost(Duration),
-    /// Without a limit.
-    Unlimited,
-}
-
-/// Stops a pod, which is `NAMESPACE/NAME` or a UID, and waits until no container runs and the API server shows that. Passes each change of what blocks the pod to
-/// `print`, and returns the text of the result.
+/// Stops a pod, which is `NAMESPACE/NAME` or a UID. `wait`: how long to wait until no container runs and the API server shows that;
+/// `None` for not at all. Passes each change of what blocks the pod to `print`, and returns the text of the result.
 ///
 /// # Errors
 /// When the agent refuses or cancels the request, or no longer answers, or the time to wait is over.
@@ -37,28 +28,22 @@ pub async fn stop(
     socket: &Path,
     pod: &str,
     request: &StopRequest,
-    wait: Wait,
+    wait: Option<Duration>,
     mut print: impl FnMut(&str),
 ) -> Result<String, ClientError> {
     let granted: StopAccepted = client::post(socket, &format!("{PODS}/{pod}/stop"), request).await?;
-    if wait == Wait::No {
+    let Some(limit) = wait else {
         return Ok(match granted.already_terminated {
             true => format!("{} had terminated before: the request changes nothing", granted.pod()),
             false => accepted(&granted),
         });
-    }
+    };
     if !granted.already_terminated {
         print(&accepted(&granted));
     }
     let mut blocked = Vec::new();
-    let outcome = follow(socket, &granted, &mut blocked, print);
-    match wait {
-        Wait::AtMost(limit) => match timeout(limit, outcome).await {
-            Ok(result) => result,
-            Err(_) => Err(still_terminating(&granted.pod(), limit, &blocked)),
-        },
-        Wait::No | Wait::Unlimited => outcome.await,
-    }
+    let ended = timeout(limit, follow(socket, &granted, &mut blocked, print)).await;
+    ended.unwrap_or_else(|_| Err(still_terminating(&granted.pod(), limit, &blocked)))
 }
 
 fn accepted(granted: &StopAccepted) -> String {
@@ -69,9 +54,7 @@ fn accepted(granted: &StopAccepted) -> String {
         ..
     } = granted;
     let pod = granted.pod();
-    let lost = not_durable.as_ref().map_or_else(String::new, |cause| {
-        format!("; a restart of the agent would lose this request: {cause}")
-    });
+    let lost = loss("this request", not_durable.as_ref());
     format!("{pod} (UID {uid}) is terminating, grace period {grace_period_seconds}s{lost}")
 }
 

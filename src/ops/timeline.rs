@@ -96,13 +96,9 @@ fn state(trace: &Trace) -> &'static str {
 /// The pod, and its state as a whole: two lines.
 fn head(trace: &Trace) -> String {
     let Trace {
-        namespace,
-        name,
-        uid,
-        grace_seconds,
-        ..
+        namespace, name, uid, ..
     } = trace;
-    let elapsed = precise(trace.elapsed_ms);
+    let (elapsed, total) = (precise(trace.elapsed_ms), trace.grace_seconds);
     let state = match trace.stage {
         _ if trace.waits_for_deletion => {
             format!("terminated{} in {elapsed}, awaits its deletion", trace.phase_suffix())
@@ -114,7 +110,7 @@ fn head(trace: &Trace) -> String {
     let begun = trace.awaits_grace_period().then_some(" (not begun)");
     let grace = begun.unwrap_or_default();
     let (begun, attempts) = trace.start_and_attempts();
-    format!("{namespace}/{name}  uid {uid}\n{begun}, grace {grace_seconds}s{grace}, {state}, {attempts}\n")
+    format!("{namespace}/{name}  uid {uid}\n{begun}, grace {total}s{grace}, {state}, {attempts}\n")
 }
 
 /// Length of the time scale in milliseconds, and the end of the grace period, if it lies on it.

@@ -1,7 +1,5 @@
 //! Explains why a pod of this node still exists, from the trace of its termination. Pure.
 
-use jiff::Timestamp;
-
 use crate::{
     explanation::{
         Explanation, ObjectFacts,
@@ -10,7 +8,7 @@ use crate::{
     model::{
         failure::names_network,
         mismatch::MismatchKind,
-        trace::{Stage, Step, Trace},
+        trace::{Obstacle, Stage, Step, Trace},
     },
     ops::progress::{describe, pause_reason},
     teardown::diagnosis::{conclusion as conclusion_of_causes, facts::Facts},
@@ -60,19 +58,14 @@ pub fn explain_pod(trace: &Trace, blocked: Option<&str>) -> Explanation {
 /// Explains a pod that this agent does not terminate now: by facts that were only read. `trace`: its trace, if it has one.
 pub fn explain_by_causes(read: &Facts, trace: Option<&Trace>, causes: Vec<Cause>) -> Explanation {
     let view = &read.view;
-    let mut facts = Vec::new();
-    if let Some(deletion) = view.deletion {
-        let at = |at: Timestamp| at.strftime("%Y-%m-%d %H:%M:%S UTC");
-        // What is left of the grace period is a cause, with its clock.
-        facts.push(format!(
-            "is being deleted; its deletionTimestamp is {}",
-            at(deletion.timestamp)
-        ));
-    }
-    let status = view.object.status();
-    if let Some(phase) = status.and_then(|status| status.phase.as_deref()) {
-        facts.push(format!("phase {phase}"));
-    }
+    // What is left of the grace period is a cause, with its clock.
+    let deletion = view.deletion.map(|deletion| {
+        let at = deletion.timestamp.strftime("%Y-%m-%d %H:%M:%S UTC");
+        format!("is being deleted; its deletionTimestamp is {at}")
+    });
+    let phase = view.object.status().and_then(|status| status.phase.as_ref());
+    let mut facts = Vec::from_iter(deletion);
+    facts.extend(phase.map(|phase| format!("phase {phase}")));
     if let Some(trace) = trace.filter(|trace| trace.attempts > 0) {
         let (begun, attempts) = trace.start_and_attempts();
         facts.push(format!("this agent has worked on it: {begun}, {attempts}"));
@@ -90,16 +83,12 @@ pub fn explain_by_causes(read: &Facts, trace: Option<&Trace>, causes: Vec<Cause>
 
 /// The failed steps of the last attempt.
 fn failed_steps(trace: &Trace) -> Vec<Cause> {
-    let failed = trace
-        .blocked
-        .iter()
-        .filter_map(|blocked| Some((blocked.step?, blocked.to_string())));
-    let cause = |(step, message): (Step, String)| {
-        Cause::new(Severity::Blocking, CauseKind::StepFailed, message)
-            .at(step)
-            .with_remedy(remedy_of_failed(step))
+    let cause = |blocked: &Obstacle| {
+        let step = blocked.step?;
+        let cause = Cause::new(Severity::Blocking, CauseKind::StepFailed, blocked.to_string());
+        Some(cause.at(step).with_remedy(remedy_of_failed(step)))
     };
-    failed.map(cause).collect()
+    trace.blocked.iter().filter_map(cause).collect()
 }
 
 /// Where to look if no other cause explains the failed step.
@@ -173,11 +162,9 @@ pub fn combined<E>(pod: Option<(Explanation, Stage)>, collector: Result<Explanat
 /// The steps that have succeeded, in their order.
 fn completed_steps(trace: &Trace) -> String {
     let is_done = |step: &Step| {
-        let mut spans = trace.spans.iter().filter(|span| span.step == *step).peekable();
-        let any = spans.peek().is_some();
         // Only the last attempt counts.
-        let last = spans.last();
-        any && last.is_some_and(|span| span.end_ms.is_some() && span.failure.is_none())
+        let last = trace.spans.iter().rfind(|span| span.step == *step);
+        last.is_some_and(|span| span.end_ms.is_some() && span.failure.is_none())
     };
     let steps = Step::ALL.iter().filter(|step| is_done(step));
     steps.map(ToString::to_string).collect::<Vec<_>>().join(", ")
@@ -188,13 +175,12 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
         namespace,
         name,
         blocked,
-        finalizers,
         ..
     } = trace;
-    if trace.stage == Stage::Finished && finalizers.is_empty() {
-        return "Nothing is left of it on this node, and its object was deleted.".to_owned();
-    }
     if trace.stage == Stage::Finished {
+        if trace.finalizers.is_empty() {
+            return "Nothing is left of it on this node, and its object was deleted.".to_owned();
+        }
         return format!(
             "The teardown on this node is complete. The pod's object stays until controllers remove its finalizers. To list them: kubectl get pod {name} -n {namespace} -o jsonpath='{{.metadata.finalizers}}'"
         );
@@ -206,12 +192,7 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     if let Some(reason) = agent_blocked {
         return format!("Nothing on this node is touched: {reason}");
     }
-    let is_retried = |kind| {
-        matches!(
-            kind,
-            MismatchKind::VolumeNotUnpublished | MismatchKind::NetworkNotRemoved
-        )
-    };
+    let is_retried = |kind| [MismatchKind::VolumeNotUnpublished, MismatchKind::NetworkNotRemoved].contains(&kind);
     if trace.mismatch.as_ref().is_some_and(|it| !is_retried(it.mismatch.kind)) {
         return format!(
             "It waits for an approval; see pod-teardown holds, and then pod-teardown approve pod/{namespace}/{name} --digest DIGEST"
@@ -226,20 +207,13 @@ fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
     if blocked.is_empty() {
         return "It is in progress, and nothing has failed; see pod-teardown timeline.".to_owned();
     }
-    let count = format_count(blocked.len() as u64, "thing");
-    // Other pods, or the whole agent: no attempt is scheduled.
-    if blocked.iter().all(|blocked| blocked.step.is_none()) {
-        return format!("It waits for {count}.");
-    }
-    format!("It waits for {count}. {}", next_attempt(trace))
-}
-
-/// When the next attempt begins.
-fn next_attempt(trace: &Trace) -> String {
-    let Some(at) = trace.next_attempt() else {
-        return "The next attempt is in progress.".to_owned();
+    let next = match trace.next_attempt() {
+        // Other pods, or the whole agent: no attempt is scheduled.
+        _ if blocked.iter().all(|blocked| blocked.step.is_none()) => String::new(),
+        None => " The next attempt is in progress.".to_owned(),
+        Some(at) => format!(" The next attempt begins by {} UTC.", at.strftime("%H:%M:%S")),
     };
-    format!("The next attempt begins by {} UTC.", at.strftime("%H:%M:%S"))
+    format!("It waits for {}.{next}", format_count(blocked.len() as u64, "thing"))
 }
 
 #[cfg(test)]

@@ -1,6 +1,9 @@
 //! `pod-teardown pause`: nothing begins until `resume`, across restarts of the agent.
 
-use pod_teardown::ops::admin::pause::{PAUSE, Pause, PauseRequest, RESUME};
+use pod_teardown::{
+    cli::PauseRequest,
+    ops::admin::pause::{PAUSE, Pause, RESUME},
+};
 
 use crate::handover::call_kinds;
 use crate::prelude::*;

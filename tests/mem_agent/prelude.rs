@@ -9,11 +9,11 @@ pub use std::{
 };
 
 pub use pod_teardown::{
-    cli::ModeFlag,
+    cli::{ModeFlag, StopRequest},
     explanation::Explanation,
     model::trace::{BlockedReason, Step},
     ops::{
-        admin::stop::{PODS, StopOutcome, StopRequest},
+        admin::stop::{PODS, StopOutcome},
         client,
     },
 };

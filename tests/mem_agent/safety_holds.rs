@@ -1,8 +1,9 @@
 //! Safety holds and their approval.
 
 use pod_teardown::{
+    cli::ApprovalRequest,
     handover::guard::holds::{SafetyHold, SafetyHolds},
-    ops::admin::holds::{APPROVE, ApprovalRequest, Approved, HOLDS},
+    ops::admin::holds::{APPROVE, Approved, HOLDS},
 };
 
 use crate::prelude::*;
@@ -34,6 +35,7 @@ async fn try_approve(node: &Node, item: &str, digest: Option<String>) -> Result<
     let ask = ApprovalRequest {
         item: item.to_owned(),
         digest,
+        yes: false,
         reason: Some("for a test".to_owned()),
     };
     let answer = client::post(&node.flags.socket.socket, APPROVE, &ask).await;

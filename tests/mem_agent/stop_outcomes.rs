@@ -1,10 +1,6 @@
 //! Answers to the callers of stop requests.
 
-use pod_teardown::ops::{
-    admin::TIMELINES,
-    stop::{self, Wait},
-    timeline,
-};
+use pod_teardown::ops::{admin::TIMELINES, stop, timeline};
 use tokio::{io::AsyncWriteExt as _, net::UnixStream, task::yield_now};
 
 use crate::prelude::*;
@@ -12,14 +8,14 @@ use crate::stop_requests::{ended, node_with, within};
 
 /// Output of the command; the last line is the outcome or the error.
 async fn output_of(socket: PathBuf, name: &str, what: &StopRequest) -> Vec<String> {
-    output_within(socket, name, what, Wait::Unlimited).await
+    output_within(socket, name, what, Some(Duration::MAX)).await
 }
 
-async fn output_within(socket: PathBuf, name: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
+async fn output_within(socket: PathBuf, name: &str, what: &StopRequest, wait: Option<Duration>) -> Vec<String> {
     output_for(socket, &format!("default/{name}"), what, wait).await
 }
 
-async fn output_for(socket: PathBuf, pod: &str, what: &StopRequest, wait: Wait) -> Vec<String> {
+async fn output_for(socket: PathBuf, pod: &str, what: &StopRequest, wait: Option<Duration>) -> Vec<String> {
     let mut output = Vec::new();
     let print = |line: &str| output.push(line.to_owned());
     let end = stop::stop(&socket, pod, what, wait, print).await;
@@ -32,7 +28,7 @@ async fn pod_is_stopped_by_its_uid_and_no_other_pod_is() {
     let node = node_with("web", &plain(), false).await;
     let stop = async |uid: &str| {
         let socket = node.flags.socket.socket.clone();
-        output_for(socket, uid, &StopRequest::default(), Wait::Unlimited).await
+        output_for(socket, uid, &StopRequest::default(), Some(Duration::MAX)).await
     };
     assert_eq!(
         stop("uid-other").await,
@@ -142,10 +138,10 @@ async fn timeout_ends_the_wait_and_not_the_stop() {
     fs::create_dir_all(volume.join("mount")).unwrap();
     let socket = || node.flags.socket.socket.clone();
     let request = StopRequest::default();
-    let accepted = output_within(socket(), "web", &request, Wait::No).await;
+    let accepted = output_within(socket(), "web", &request, None).await;
     assert_eq!(accepted, ["default/web (UID uid-web) is terminating, grace period 30s"]);
     node.wait_blocked("web", "kubernetes.io~rbd/pvc-1").await;
-    let output = output_within(socket(), "web", &request, Wait::AtMost(secs(20))).await;
+    let output = output_within(socket(), "web", &request, Some(secs(20))).await;
     let last = output.last().unwrap();
     assert_has(
         last,

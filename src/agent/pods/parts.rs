@@ -10,7 +10,6 @@ use super::{PodAgent, send_events};
 use crate::{
     agent::{cluster::NodeCluster, node_condition::NodeConditionReporter},
     api::ApiClient,
-    config::TakeoverSettings,
     events::Events,
     handover::{cluster::proof, monitor::KubeletMonitor},
     model::{problem::Problem, problems},
@@ -130,10 +129,8 @@ impl PodAgent {
 
     /// Starts to observe whether the kubelet works, if the node may have one.
     pub(super) fn start_kubelet_monitor(&self, api: &ApiClient) -> Option<AbortOnDropHandle<()>> {
-        let TakeoverSettings {
-            take_over_after,
-            fences_kubelet,
-        } = self.settings.takeover?;
+        let take_over_after = self.settings.take_over_after?;
+        let fences_kubelet = self.settings.flags.fence_kubelet && !self.settings.only_observes;
         let proc = &self.host.proc;
         // systemd knows the processes of this node, as a test's directory does not have.
         let unit_of_node = || (proc == Path::new(PROC)).then(|| on_this_node(proc));

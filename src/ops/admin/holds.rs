@@ -4,14 +4,13 @@ use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    peer::Peer,
     respond::{self, Answer, Refused, agent_stopping, json_answer, not_found},
     state::PodsAdmin,
 };
 use crate::{
+    cli::ApprovalRequest,
     handover::guard::holds::{ABSENCE, NODE_UID, SafetyHold, SafetyHolds},
     journal::{Approval, JournalError},
-    model::mismatch::Mismatch,
     workers::Overview,
 };
 
@@ -19,20 +18,6 @@ use crate::{
 pub const HOLDS: &str = "/v1/holds";
 /// Path of an approval.
 pub const APPROVE: &str = "/v1/approve";
-
-/// An approval request.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApprovalRequest {
-    /// The item's name, or the UID of a pod.
-    pub item: String,
-    /// The digest that the user has seen. The approval is refused if it has changed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-    /// Reason of the user. It is logged, and kept with the approval.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
 
 /// An approved item.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,16 +33,7 @@ pub struct Approved {
 
 /// All safety holds, and the pods.
 async fn report_of(pods: &PodsAdmin) -> Result<(SafetyHolds, Overview), Refused> {
-    // Before the runtime is reached, the workers do not answer and no pod is blocked.
-    let reached = pods.runtime.borrow().version.is_some();
-    let overview = if reached {
-        pods.workers
-            .ask(|pods| pods.overview())
-            .await
-            .ok_or_else(agent_stopping)?
-    } else {
-        Overview::default()
-    };
+    let overview = pods.overview().await.ok_or_else(agent_stopping)?;
     let mut items = pods.guard.safety_holds();
     items.extend(SafetyHold::of_pods(&overview.terminating));
     let report = SafetyHolds {
@@ -74,7 +50,7 @@ pub(super) async fn list(pods: &PodsAdmin) -> Answer {
 }
 
 /// Approves one item.
-pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Answer {
+pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], user: String) -> Answer {
     let request: ApprovalRequest = respond::parse(body)?;
     let reason = respond::reason(request.reason.clone())?;
     tracing::info!(item = request.item, reason, "Approval requested");
@@ -91,10 +67,7 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Answer
     let approved = match (item.item.as_str(), &item.uid) {
         (NODE_UID, None) => pods.guard.approve_node_uid(&item.digest).await,
         (ABSENCE, None) => pods.guard.absence.approve(&item.digest).await,
-        (_, Some(uid)) => match mismatch(&overview, uid) {
-            Some(mismatch) => approve_pod(pods, uid, mismatch).await,
-            None => None,
-        },
+        (_, Some(uid)) => approve_pod(pods, &overview, uid).await,
         (_, None) => None,
     };
     let Some(durable) = approved else {
@@ -106,7 +79,7 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Answer
         item: item.item.clone(),
         uid: item.uid.clone(),
         at: pods.clock.now().wall,
-        by: peer.user(),
+        by: user,
         reason: reason.clone(),
         why: item.why.clone(),
     };
@@ -130,15 +103,12 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Answer
     json_answer(&Approved { item, not_durable })
 }
 
-fn mismatch(overview: &Overview, uid: &str) -> Option<Mismatch> {
+/// Approves the mismatch of a pod in the overview; `None` if the pod has another one, or none, by now.
+async fn approve_pod(pods: &PodsAdmin, overview: &Overview, uid: &str) -> Option<Result<(), JournalError>> {
     let trace = overview.terminating.iter().find(|trace| trace.uid == uid)?;
-    trace.mismatch.as_ref().map(|mismatch| mismatch.mismatch.clone())
-}
-
-async fn approve_pod(pods: &PodsAdmin, uid: &str, mismatch: Mismatch) -> Option<Result<(), JournalError>> {
+    let mismatch = trace.mismatch.as_ref()?.mismatch.clone();
     let uid = uid.into();
-    let is_approved = pods.workers.ask(move |pods| pods.approve(&uid, mismatch)).await?;
-    match is_approved {
+    match pods.workers.ask(move |pods| pods.approve(&uid, mismatch)).await? {
         true => Some(pods.journal.durable().await),
         false => None,
     }

@@ -5,28 +5,22 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    peer::Peer,
     respond::{self, Answer, Refused, bad_request, json_answer},
     state::PodsAdmin,
 };
-use crate::{cli::MAX_PAUSE, model::pause::Paused, words::some_of};
+use crate::{
+    cli::{MAX_PAUSE, PauseRequest},
+    model::pause::Paused,
+    ops::output::loss,
+    words::some_of,
+};
 
 /// Path of `pause`.
 pub const PAUSE: &str = "/v1/pause";
 /// Path of `resume`.
 pub const RESUME: &str = "/v1/resume";
-
-/// The body of a pause request. An empty body is a pause without a limit.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct PauseRequest {
-    /// After this time the pause ends by itself, in seconds.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub duration_seconds: Option<u64>,
-    /// Reason of the user.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-}
+/// What a restart may lose.
+const CHANGE: &str = "this change";
 
 /// The result of `pause` or `resume`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,14 +37,13 @@ pub struct Pause {
 }
 
 /// Starts no work any more, until the end of the pause.
-pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], peer: Peer) -> Answer {
+pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], user: &str) -> Answer {
     let PauseRequest {
         duration_seconds,
         reason,
     } = parse(body)?;
     let limit = duration_seconds.map(Duration::from_secs);
-    let (user, now) = (peer.user(), pods.clock.now());
-    let durable = pods.guard.pause(&user, reason.clone(), limit, &now).await;
+    let durable = pods.guard.pause(user, reason.clone(), limit, &pods.clock.now()).await;
     tracing::warn!(
         reason,
         limit = limit.map(tracing::field::debug),
@@ -99,7 +92,7 @@ pub fn paused(pause: &Pause) -> String {
         [] => "no pod is in progress".to_owned(),
         pods => format!("in progress, up to a safe point: {}", some_of(pods.iter().cloned())),
     };
-    let lost = not_durable(pause);
+    let lost = loss(CHANGE, pause.not_durable.as_ref());
     format!("No work starts on this node: {paused}; {progress}{lost}.")
 }
 
@@ -109,14 +102,7 @@ pub fn resumed(pause: &Pause) -> String {
         Some(paused) => format!("Waiting work continues; the agent was paused {}", paused.beginning()),
         None => "The agent was not paused".to_owned(),
     };
-    format!("{text}{}.", not_durable(pause))
-}
-
-fn not_durable(pause: &Pause) -> String {
-    let cause = pause.not_durable.as_ref();
-    cause.map_or_else(String::new, |cause| {
-        format!("; a restart of the agent would lose this change: {cause}")
-    })
+    format!("{text}{}.", loss(CHANGE, pause.not_durable.as_ref()))
 }
 
 #[cfg(test)]

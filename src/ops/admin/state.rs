@@ -89,10 +89,8 @@ impl Admin {
             collector: self.gc.as_ref().map(CollectorAdmin::summary),
             ..StatusReport::default()
         };
-        if let Some(pods) = &self.pods
-            && !pods.add_to(&mut report).await
-        {
-            return None;
+        if let Some(pods) = &self.pods {
+            pods.add_to(&mut report).await?;
         }
         Some(report)
     }
@@ -151,17 +149,20 @@ impl PodsAdmin {
         unit.map_or_else(|| why.to_owned(), |unit| format!("{why}; {}", unit.details()))
     }
 
-    /// Adds the status of pods; `false` while the agent stops.
-    async fn add_to(&self, report: &mut StatusReport) -> bool {
+    /// The terminating pods; `None` while the agent stops. Before the runtime has been reached, the workers do not answer, and no pod
+    /// terminates.
+    pub(super) async fn overview(&self) -> Option<Overview> {
+        let is_reached = self.runtime.borrow().version.is_some();
+        match is_reached {
+            true => self.workers.ask(|pods| pods.overview()).await,
+            false => Some(Overview::default()),
+        }
+    }
+
+    /// Adds the status of pods; `None` while the agent stops.
+    async fn add_to(&self, report: &mut StatusReport) -> Option<()> {
         report.runtime = self.runtime.borrow().clone();
-        // The workers answer once the runtime has been reached.
-        let pods = match report.runtime.version {
-            Some(_) => self.workers.ask(|pods| pods.overview()).await,
-            None => Some(Overview::default()),
-        };
-        let Some(pods) = pods else {
-            return false;
-        };
+        report.pods = self.overview().await?;
         let trouble = self.journal.trouble();
         let blocked = self.guard.check().err();
         report.blocked_by = blocked.as_ref().map(Blocked::kind);
@@ -175,7 +176,6 @@ impl PodsAdmin {
         let hold = self.guard.absence.hold_reason();
         report.watch.absence_hold = hold.or_else(|| report.watch.absence_hold.take());
         report.housekeeping = self.leftovers.borrow().clone();
-        report.pods = pods;
         report.journal_error = trouble.error.map(|error| error.to_string());
         let quarantined = self.journal.quarantined();
         report.quarantined_files = quarantined.iter().map(|path| path.display().to_string()).collect();
@@ -186,6 +186,6 @@ impl PodsAdmin {
             journal_commits_us: u64::try_from(Duration::from_secs_f64(commits.sum()).as_micros()).unwrap_or(u64::MAX),
             ..self.counters.counts()
         };
-        true
+        Some(())
     }
 }

@@ -11,6 +11,7 @@ use super::{
     state::PodsAdmin,
 };
 use crate::{
+    cli::StopRequest,
     model::{
         termination::{Eviction, is_reason},
         trace::Trace,
@@ -26,24 +27,6 @@ pub const OUTCOMES: &str = "/v1/outcomes";
 /// Maximum wait for an outcome.
 const MAX_WAIT: Duration = Duration::from_secs(60);
 
-/// The body of a request. With a reason and a message, the pod counts as failed.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct StopRequest {
-    /// UID of the pod, as a precondition.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub uid: Option<String>,
-    /// Overrides the pod's grace period, in seconds. For a terminating pod it can only shorten it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub grace_period_seconds: Option<i64>,
-    /// `reason` of the failed pod's status, in one word.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
-    /// `message` of the failed pod's status.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub message: Option<String>,
-}
-
 /// The outcome of a request so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
@@ -55,22 +38,13 @@ pub struct StopOutcome {
     pub trace: Trace,
 }
 
-/// The pod of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Target<'a> {
-    /// By namespace and name.
-    Name(&'a str, &'a str),
-    /// By UID.
-    Uid(&'a str),
-}
-
-/// The pod of a request, by its path.
-pub(super) fn target(path: &str) -> Option<Target<'_>> {
+/// The pod in the path of a request: namespace and name, or no namespace and the UID.
+fn target(path: &str) -> Option<(Option<&str>, &str)> {
     let pod = path.strip_prefix(PODS)?.strip_prefix('/')?.strip_suffix("/stop")?;
     match pod.split_once('/') {
         Some((_, name)) if name.contains('/') => None,
-        Some((namespace, name)) => Some(Target::Name(namespace, name)),
-        None => Some(Target::Uid(pod)),
+        Some((namespace, name)) => Some((Some(namespace), name)),
+        None => Some((None, pod)),
     }
 }
 
@@ -84,12 +58,12 @@ pub(super) async fn request(pods: &PodsAdmin, path: &str, body: &[u8]) -> Answer
     })?;
     let request = parse(body)?;
     let stop = match target {
-        Target::Name(namespace, name) => PodStop {
+        (Some(namespace), name) => PodStop {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             ..request
         },
-        Target::Uid(uid) => find(pods, uid, request).await?,
+        (None, uid) => find(pods, uid, request).await?,
     };
     let (namespace, name) = (stop.namespace.clone(), stop.name.clone());
     // Logged first, because the agent may crash at any moment.
@@ -225,8 +199,8 @@ mod tests {
         ] {
             assert!(parse(body.as_bytes()).is_err(), "{body}");
         }
-        assert_eq!(target("/v1/pods/ns/web/stop"), Some(Target::Name("ns", "web")));
-        assert_eq!(target("/v1/pods/1-2/stop"), Some(Target::Uid("1-2")));
+        assert_eq!(target("/v1/pods/ns/web/stop"), Some((Some("ns"), "web")));
+        assert_eq!(target("/v1/pods/1-2/stop"), Some((None, "1-2")));
         for path in [
             "/v1/pods/ns/web",
             "/v1/pods/stop",

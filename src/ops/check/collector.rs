@@ -2,6 +2,7 @@
 
 use futures::{StreamExt as _, stream};
 use jiff::Timestamp;
+use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use serde_json::{Value, json};
 
 use super::{
@@ -32,40 +33,26 @@ const MAX_REQUESTS: usize = 8;
 const MAX_NAMED: usize = 12;
 
 /// A right that the collector needs.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Right {
-    verb: &'static str,
-    group: String,
-    resource: String,
-    namespace: &'static str,
+fn right(verb: &str, group: &str, resource: &str, namespace: Option<&str>) -> ResourceAttributes {
+    ResourceAttributes {
+        verb: Some(verb.to_owned()),
+        group: Some(group.to_owned()),
+        resource: Some(resource.to_owned()),
+        namespace: namespace.map(str::to_owned),
+        ..ResourceAttributes::default()
+    }
 }
 
-// === impl Right ===
-
-impl Right {
-    fn new(verb: &'static str, group: &str, resource: &str, namespace: &'static str) -> Self {
-        Self {
-            verb,
-            group: group.to_owned(),
-            resource: resource.to_owned(),
-            namespace,
-        }
-    }
-
-    /// The resource in the form of `kubectl auth can-i`.
-    fn resource(&self) -> String {
-        let resource = qualified_name(&self.resource, &self.group);
-        let preposition = if self.namespace.is_empty() { "" } else { " in " };
-        format!("{resource}{preposition}{}", self.namespace)
-    }
-
-    async fn is_granted(&self, client: &MetadataClient) -> Result<bool, ApiError> {
-        let mut attributes = json!({ "verb": self.verb, "group": self.group, "resource": self.resource });
-        if !self.namespace.is_empty() {
-            attributes["namespace"] = self.namespace.into();
-        }
-        in_time(client.is_allowed(&attributes)).await
-    }
+/// The right in the form of `kubectl auth can-i`.
+fn name_of(right: &ResourceAttributes) -> String {
+    let parts = [&right.verb, &right.group, &right.resource];
+    let [verb, group, resource] = parts.map(|part| part.as_deref().unwrap_or_default());
+    let namespace = right.namespace.as_ref().map(|namespace| format!(" in {namespace}"));
+    format!(
+        "{verb} {}{}",
+        qualified_name(resource, group),
+        namespace.unwrap_or_default()
+    )
 }
 
 /// Checks everything that the collector needs: credentials, server and rights.
@@ -142,22 +129,23 @@ async fn check_rights(client: &MetadataClient, found: &Discovered) -> Row {
     }
 }
 
-async fn missing(client: &MetadataClient, found: &Discovered) -> Result<Vec<Right>, ApiError> {
+async fn missing(client: &MetadataClient, found: &Discovered) -> Result<Vec<ResourceAttributes>, ApiError> {
     // Verbs that are not granted for all kinds are checked kind by kind: not all authorizers support wildcards.
-    let all = VERBS.map(|verb| Right::new(verb, "*", "*", "")).to_vec();
+    let all = VERBS.map(|verb| right(verb, "*", "*", None)).to_vec();
     let kinds = denied(client, all).await?.into_iter().flat_map(|denied| {
         let collected = found.served.iter().filter(|kind| kind.collected);
-        collected.map(move |kind| Right::new(denied.verb, &kind.group, &kind.resource.plural, ""))
+        let verb = denied.verb.unwrap_or_default();
+        collected.map(move |kind| right(&verb, &kind.group, &kind.resource.plural, None))
     });
-    let leases =
-        ["create", "get", "update"].map(|verb| Right::new(verb, "coordination.k8s.io", "leases", "kube-system"));
-    let events = ["create", "patch"].map(|verb| Right::new(verb, "", "events", ""));
+    let lease = |verb| right(verb, "coordination.k8s.io", "leases", Some("kube-system"));
+    let leases = ["create", "get", "update"].map(lease);
+    let events = ["create", "patch"].map(|verb| right(verb, "", "events", None));
     denied(client, kinds.chain(leases).chain(events).collect()).await
 }
 
-async fn denied(client: &MetadataClient, rights: Vec<Right>) -> Result<Vec<Right>, ApiError> {
+async fn denied(client: &MetadataClient, rights: Vec<ResourceAttributes>) -> Result<Vec<ResourceAttributes>, ApiError> {
     let requests = rights.into_iter().map(|right| async move {
-        let granted = right.is_granted(client).await;
+        let granted = in_time(client.is_allowed(&json!(right))).await;
         granted.map(|granted| (!granted).then_some(right))
     });
     let answers: Vec<_> = stream::iter(requests).buffered(MAX_REQUESTS).collect().await;
@@ -179,17 +167,14 @@ fn failed_query(what: Item, error: &ApiError) -> Row {
 }
 
 /// The row for missing rights.
-fn rights_row(missing: &[Right], kinds: usize) -> Row {
+fn rights_row(missing: &[ResourceAttributes], kinds: usize) -> Row {
     if missing.is_empty() {
         return Row::ok(
             WHAT,
             format!("may collect all {kinds} kinds, hold its Lease and create events"),
         );
     }
-    let named = missing.iter().take(MAX_NAMED);
-    let named: Vec<_> = named
-        .map(|right| format!("{} {}", right.verb, right.resource()))
-        .collect();
+    let named: Vec<_> = missing.iter().take(MAX_NAMED).map(name_of).collect();
     let more = match missing.len().saturating_sub(MAX_NAMED) {
         0 => String::new(),
         more => format!(" and {more} more"),
@@ -203,18 +188,16 @@ mod tests {
     use super::*;
     use crate::ops::check::server::tests::{USE, errors};
 
-    fn right(verb: &'static str, group: &str, resource: &str) -> Right {
-        Right::new(verb, group, resource, "")
-    }
-
     #[test]
     fn missing_rights_are_named_up_to_a_limit() {
-        let lease = Right::new("create", "coordination.k8s.io", "leases", "kube-system");
-        let many = (0..57).map(|number| right("list", "", &format!("r{number}"))).collect();
+        let lease = right("create", "coordination.k8s.io", "leases", Some("kube-system"));
+        let many = (0..57)
+            .map(|number| right("list", "", &format!("r{number}"), None))
+            .collect();
         for (missing, seen) in [
             (vec![], "may collect all 57 kinds, hold its Lease and create events"),
             (
-                vec![right("watch", "example.com", "widgets"), lease],
+                vec![right("watch", "example.com", "widgets", None), lease],
                 "may not: watch widgets.example.com, create leases.coordination.k8s.io in kube-system",
             ),
             (many, "may not: list r0, "),

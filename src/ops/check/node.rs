@@ -205,7 +205,7 @@ pub(super) async fn other_processes(settings: &PodSettings, node_name: &str, loc
     };
     let unit = started.as_ref().and_then(|started| started.unit.clone());
     let read_unit = || kubelet_unit::on_this_node(Path::new(PROC))(unit);
-    let is_standby = settings.takeover.is_some();
+    let is_standby = settings.take_over_after.is_some();
     rows.push(match &kubelet {
         None => missing_kubelet(read_unit().await.as_ref(), is_standby),
         Some(kubelet) => kubelet_row(kubelet, is_standby, settings.only_observes),

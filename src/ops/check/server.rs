@@ -30,90 +30,65 @@ const OTHER_ERROR: &str = "read `kubectl get --raw /readyz` and the API server's
 /// Timeout of each request to the API server or the runtime.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The API server, and what to check.
-pub(super) struct Server<'a> {
-    pub api: &'a ApiClient,
-    pub url: &'a Uri,
-    pub node_name: &'a str,
-    /// Whether the agent has to read the Node's Lease.
-    pub needs_lease: bool,
+/// Checks the API server at this URL. `recorded`: the Node UID in the journal. `needs_lease`: the agent has to read the Node's Lease.
+pub(super) async fn server(
+    api: &ApiClient,
+    url: &Uri,
+    node_name: &str,
+    needs_lease: bool,
+    machine: &Identity,
+    recorded: Option<&str>,
+) -> Vec<Row> {
+    let mut rows = vec![match in_time(api.version()).await {
+        Ok(version) => Row::ok(Item::API_SERVER, format!("{version} at {url}")),
+        Err(error) => return vec![refused(url, Item::API_SERVER, &error)],
+    }];
+    rows.push(match in_time(api.node()).await {
+        Ok(node) => identity(&node, machine, recorded),
+        Err(error) if error.code() == Some(404) => Row::new(
+            Item::NODE_IDENTITY,
+            Verdict::Configuration,
+            format!("Node {node_name} does not exist"),
+            "set --node-name to the name that `kubectl get nodes` shows for this node",
+        ),
+        Err(error) => refused(url, Item::NODE_IDENTITY, &error),
+    });
+    let selector = json!({ "rawSelector": format!("spec.nodeName={node_name}") });
+    let pods = |verb| json!({ "verb": verb, "resource": "pods", "fieldSelector": selector });
+    let status = |resource| json!({ "verb": "patch", "resource": resource, "subresource": "status" });
+    let events = |verb| json!({ "verb": verb, "resource": "events" });
+    let mut node_status = status("nodes");
+    node_status["name"] = node_name.into();
+    let rights = [
+        (Item::LIST_PODS, pods("list")),
+        (Item::WATCH_PODS, pods("watch")),
+        (Item::PATCH_POD_STATUS, status("pods")),
+        (Item::DELETE_PODS, json!({ "verb": "delete", "resource": "pods" })),
+        (Item::PATCH_NODE_STATUS, node_status),
+        (Item::CREATE_EVENTS, events("create")),
+        (Item::PATCH_EVENTS, events("patch")),
+    ];
+    let lease = json!({
+        "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease", "name": node_name,
+    });
+    let lease = needs_lease.then_some((Item::GET_LEASE, lease));
+    for (what, attributes) in rights.into_iter().chain(lease) {
+        rows.push(match in_time(api.is_allowed(&attributes)).await {
+            Ok(true) => Row::ok(what, "granted"),
+            Ok(false) => Row::new(what, Verdict::Failed, "not granted", USE_KUBELET_CREDENTIALS),
+            Err(error) => refused(url, what, &error),
+        });
+    }
+    rows
 }
 
-// === impl Server ===
-
-impl Server<'_> {
-    pub async fn check(self, machine: &Identity, recorded: Option<&str>) -> Vec<Row> {
-        let mut rows = Vec::new();
-        match in_time(self.api.version()).await {
-            Ok(version) => rows.push(Row::ok(Item::API_SERVER, format!("{version} at {}", self.url))),
-            Err(error) => {
-                rows.push(self.refused(Item::API_SERVER, &error));
-                return rows;
-            }
-        }
-        match in_time(self.api.node()).await {
-            Ok(node) => rows.push(identity(&node, machine, recorded)),
-            Err(error) if error.code() == Some(404) => rows.push(Row::new(
-                Item::NODE_IDENTITY,
-                Verdict::Configuration,
-                format!("Node {} does not exist", self.node_name),
-                "set --node-name to the name that `kubectl get nodes` shows for this node",
-            )),
-            Err(error) => rows.push(self.refused(Item::NODE_IDENTITY, &error)),
-        }
-        rows.extend(self.rights().await);
-        rows
+fn refused(url: &Uri, what: Item, error: &ApiError) -> Row {
+    let rejected = "renew the credentials in --kubeconfig, or set it to the kubelet's file: the API server rejects these credentials";
+    let mut row = failed_query(what, error, "--kubeconfig", [rejected, USE_KUBELET_CREDENTIALS]);
+    if row.verdict != Verdict::Failed {
+        row.message = format!("{url}: {error}");
     }
-
-    async fn rights(&self) -> Vec<Row> {
-        let mut rows = Vec::new();
-        let node_name = self.node_name;
-        let rights = [
-            (
-                Item::LIST_PODS,
-                json!({ "verb": "list", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
-            ),
-            (
-                Item::WATCH_PODS,
-                json!({ "verb": "watch", "resource": "pods", "fieldSelector": { "rawSelector": format!("spec.nodeName={node_name}") } }),
-            ),
-            (
-                Item::PATCH_POD_STATUS,
-                json!({ "verb": "patch", "resource": "pods", "subresource": "status" }),
-            ),
-            (Item::DELETE_PODS, json!({ "verb": "delete", "resource": "pods" })),
-            (
-                Item::PATCH_NODE_STATUS,
-                json!({ "verb": "patch", "resource": "nodes", "subresource": "status", "name": node_name }),
-            ),
-            (Item::CREATE_EVENTS, json!({ "verb": "create", "resource": "events" })),
-            (Item::PATCH_EVENTS, json!({ "verb": "patch", "resource": "events" })),
-        ];
-        let lease = json!({
-            "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease", "name": node_name,
-        });
-        let lease = self.needs_lease.then_some((Item::GET_LEASE, lease));
-        for (what, attributes) in rights.into_iter().chain(lease) {
-            rows.push(match in_time(self.api.is_allowed(&attributes)).await {
-                Ok(true) => Row::ok(what, "granted"),
-                Ok(false) => Row::new(what, Verdict::Failed, "not granted", USE_KUBELET_CREDENTIALS),
-                Err(error) => self.refused(what, &error),
-            });
-        }
-        rows
-    }
-
-    fn refused(&self, what: Item, error: &ApiError) -> Row {
-        let rejected = "renew the credentials in --kubeconfig, or set it to the kubelet's file: the API server rejects these credentials";
-        let row = failed_query(what, error, "--kubeconfig", [rejected, USE_KUBELET_CREDENTIALS]);
-        match row.verdict {
-            Verdict::Failed => row,
-            _ => Row {
-                message: format!("{}: {error}", self.url),
-                ..row
-            },
-        }
-    }
+    row
 }
 
 /// The row for a request with the credentials of this flag that failed. The remedies are those for the codes 401 and 403.
@@ -178,27 +153,16 @@ pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Co
 }
 
 fn expiry_row(what: Item, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
-    let Expiry {
-        credential_kind,
-        expires_at: end,
-    } = expiry;
-    if end <= now {
-        Row::new(
-            what,
-            Verdict::Configuration,
-            format!("{credential_kind}, expired at {end}"),
-            renew,
-        )
+    let end = expiry.expires_at;
+    let (verdict, state, remedy) = if end <= now {
+        (Verdict::Configuration, "expired", renew)
     } else if expires_soon(end, now) {
-        Row::new(
-            what,
-            Verdict::Warning,
-            format!("{credential_kind}, expires soon, at {end}"),
-            renew,
-        )
+        (Verdict::Warning, "expires soon,", renew)
     } else {
-        Row::ok(what, format!("{credential_kind}, expires at {end}"))
-    }
+        (Verdict::Ok, "expires", "")
+    };
+    let seen = format!("{}, {state} at {end}", expiry.credential_kind);
+    Row::new(what, verdict, seen, remedy)
 }
 
 pub(super) async fn in_time<T>(request: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
@@ -210,7 +174,6 @@ pub(super) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::node::effects::Effects;
     use crate::ops::remedies::RENEW;
 
     /// Words of the remedy that names other credentials.
@@ -243,19 +206,11 @@ pub(super) mod tests {
         ]
     }
 
-    #[tokio::test]
-    async fn every_error_of_the_server_has_a_remedy() {
-        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let effects = Effects::none();
-        let api = ApiClient::new(&config, "none".into(), effects, None, None, "n1").unwrap();
-        let server = Server {
-            api: &api,
-            url: &config.cluster_url,
-            node_name: "n1",
-            needs_lease: true,
-        };
+    #[test]
+    fn every_error_of_the_server_has_a_remedy() {
+        let url = "http://127.0.0.1:1".parse().unwrap();
         for (error, verdict, words) in errors() {
-            let row = server.refused(Item::NODE_IDENTITY, &error);
+            let row = refused(&url, Item::NODE_IDENTITY, &error);
             row.assert_helps();
             assert!(
                 row.verdict == verdict && row.remedy.contains(words),

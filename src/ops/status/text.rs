@@ -6,7 +6,6 @@ use jiff::Timestamp;
 
 use super::{CollectorReport, StatusReport};
 use crate::{
-    api::expiry::expires_soon,
     handover::{
         guard::holds::ABSENCE,
         probes::{LEASE, ProbeState},
@@ -20,7 +19,7 @@ use crate::{
     ops::{
         output::{age_since, column, table, wide_column},
         progress::step,
-        remedies::RENEW,
+        remedies::{RENEW, expiry},
     },
     watch::SourceState,
     words::{age, format_count, some_of},
@@ -209,9 +208,8 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
     if let Some(error) = &report.watch.error {
         out.add("", error);
     }
-    if let Some(expiry) = report.credentials_expire.filter(|expiry| expires_soon(*expiry, now)) {
-        let verb = if expiry > now { "expire" } else { "have expired" };
-        out.add("", &format!("the credentials {verb}: {expiry:.0}; {RENEW}"));
+    if let Some(expiry) = report.credentials_expire.and_then(|end| expiry(end, now, RENEW)) {
+        out.add("", &expiry);
     }
 }
 
