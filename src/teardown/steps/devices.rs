@@ -28,19 +28,16 @@ use crate::{
     },
 };
 
-mod decide;
-mod other_pods;
+mod users;
 
-use decide::{OtherPod, user_of};
+use users::decide_all;
 
 /// The claims that the kubelet has prepared, or begun to prepare, for the pod.
 pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedClaim>, Vec<Failure>> {
     // Without the pod's object it is unknown whether the pod has claims.
     let shows_none = !view.dynamic_resources && !view.containers.is_empty();
     let claims = match prepared_claims(context).await {
-        Ok(Some(claims)) => claims,
-        // No kubelet has ever prepared a claim on this node.
-        Ok(None) => return Ok(Vec::new()),
+        Ok(claims) => claims,
         Err(failures) if shows_none => {
             let cause = first_message(&failures);
             tracing::warn!(
@@ -120,20 +117,6 @@ pub async fn plan(facts: &PlanFacts) -> Planned {
     vec![(Step::Devices, facts.of("its prepared claims", read).await)]
 }
 
-/// The claims, each with the UID of another pod that uses it. Only reads.
-async fn decide_all<'a>(
-    context: &Context,
-    view: &PodView,
-    claims: &'a [PreparedClaim],
-) -> Result<Vec<(&'a PreparedClaim, Option<String>)>, Vec<Failure>> {
-    let uid = view.pod.uid.as_str();
-    let other_pods = other_pods::find(context, uid, claims).await?;
-    let decided = claims
-        .iter()
-        .map(|prepared| (prepared, user_of(prepared, uid, &other_pods)));
-    Ok(decided.collect())
-}
-
 /// Unprepares the claims that no other pod uses. It may be repeated.
 async fn unprepare(context: &Context, view: &PodView, claims: &[PreparedClaim]) -> Result<(), Vec<Failure>> {
     let mut by_driver: BTreeMap<&str, Vec<ClaimRef>> = BTreeMap::new();
@@ -160,17 +143,16 @@ async fn unprepare(context: &Context, view: &PodView, claims: &[PreparedClaim]) 
     Ok(())
 }
 
-async fn prepared_claims(context: &Context) -> Result<Option<Vec<PreparedClaim>>, Vec<Failure>> {
+/// The claims in the checkpoint; none if no kubelet has ever prepared a claim on this node.
+async fn prepared_claims(context: &Context) -> Result<Vec<PreparedClaim>, Vec<Failure>> {
     let root = context.node.storage.root.path().to_owned();
     let read = context.node.reads.run_blocking(move || match Dir::open(&root)? {
         Some(root) => dra_checkpoint::read(&root),
         None => Ok(None),
     });
-    let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Devices, dra_checkpoint::FILE, why)];
-    match read.await {
-        Ok(read) => read.map_err(|fault| failure(&fault)),
-        Err(not_done) => Err(failure(&not_done)),
-    }
+    let failure = |why: &dyn Reasoned| Failure::new(Step::Devices, dra_checkpoint::FILE, why);
+    let read = read.await.map_err(|not_done| failure(&not_done))?;
+    Ok(read.map_err(|fault| failure(&fault))?.unwrap_or_default())
 }
 
 /// Calls all drivers at once. A failure of one does not affect the others.
@@ -209,15 +191,4 @@ async fn call_drivers(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>
         }
     });
     ok_if_empty(join_all(calls).await.into_iter().flatten().collect())
-}
-
-impl From<&PodView> for OtherPod {
-    fn from(view: &PodView) -> Self {
-        Self {
-            uid: view.pod.uid.to_string(),
-            namespace: view.pod.namespace.to_string(),
-            claims: view.claims.iter().map(ToString::to_string).collect(),
-            is_running: !view.must_terminate(),
-        }
-    }
 }
