@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, PodSt
 mod hook;
 mod object;
 
-pub use hook::{Hook, HttpGet};
+pub use hook::Hook;
 pub use object::{PodObject, VolumeFacts};
 
 /// Exit code of a container whose exit is unknown: never a success.

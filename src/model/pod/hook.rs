@@ -1,42 +1,18 @@
 //! preStop hooks.
 
-use k8s_openapi::{api::core::v1::LifecycleHandler, apimachinery::pkg::util::intstr::IntOrString};
+use k8s_openapi::api::core::v1::{HTTPGetAction, LifecycleHandler};
 
 /// A preStop handler.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Hook {
     /// A command in the container.
     Exec(Vec<String>),
-    /// A request to the pod.
-    HttpGet(HttpGet),
+    /// A request to the pod, or to a host that is not empty.
+    HttpGet(HTTPGetAction),
     /// A wait in seconds.
     Sleep(u64),
     /// A handler without an action: its failure is reported.
     Invalid,
-}
-
-/// The `httpGet` of a handler.
-#[derive(Debug, Clone, PartialEq)]
-pub struct HttpGet {
-    /// Host, if not the pod itself.
-    pub host: Option<String>,
-    /// Whether the scheme is `HTTPS`.
-    pub https: bool,
-    /// Number or name of one of the container's ports.
-    pub port: IntOrString,
-    /// Path with query.
-    pub path: String,
-    /// Extra headers, repeats kept.
-    pub headers: Vec<(String, String)>,
-}
-
-// === impl HttpGet ===
-
-impl HttpGet {
-    /// Scheme of its URL.
-    pub fn scheme(&self) -> &'static str {
-        if self.https { "https" } else { "http" }
-    }
 }
 
 // === impl Hook ===
@@ -48,20 +24,9 @@ impl Hook {
             return Self::Exec(exec.command.clone().unwrap_or_default());
         }
         if let Some(get) = &handler.http_get {
-            return Self::HttpGet(HttpGet {
+            return Self::HttpGet(HTTPGetAction {
                 host: get.host.clone().filter(|host| !host.is_empty()),
-                https: get
-                    .scheme
-                    .as_deref()
-                    .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https")),
-                port: get.port.clone(),
-                path: get.path.clone().unwrap_or_default(),
-                headers: get
-                    .http_headers
-                    .iter()
-                    .flatten()
-                    .map(|header| (header.name.clone(), header.value.clone()))
-                    .collect(),
+                ..get.clone()
             });
         }
         match &handler.sleep {

@@ -11,8 +11,7 @@ use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
 use self::{
-    containers::{Stop, Stopped, hook_of, stop_timeout},
-    hooks::Target,
+    containers::{Stop, hook_of, stop_timeout},
     stop_order::StopPosition,
 };
 use super::{overrule, status};
@@ -141,10 +140,7 @@ impl Stop<'_> {
                 // A checkpoint may have left the pod frozen: it would get neither a hook nor a stop signal.
                 self.thaw_now("Frozen processes thawed for their stop signal").await;
             }
-            let Stopped {
-                mut failures,
-                has_skipped,
-            } = self.containers().await;
+            let (mut failures, has_skipped) = self.containers().await;
             // The stop of a sandbox kills its containers at once. It waits until each container was stopped, and for the end of
             // the grace period if a stop failed.
             if has_skipped {
@@ -238,20 +234,17 @@ pub async fn plan(facts: &PlanFacts) -> Planned {
         let ids = pod.sandboxes.iter().map(|it| it.id.clone());
         ids.map(|id| PlannedAction::StopSandbox { id }).collect()
     };
+    let stops = |pod: &RuntimePod| stops(&facts.reads.view, pod, timeout_seconds);
+    let hooks = facts.of_runtime(|pod| unfinished_hooks(facts, pod)).await;
     vec![
-        (Step::Hook, facts.of_runtime(|pod| hooks(facts, pod)).await),
-        (
-            Step::Term,
-            facts
-                .of_runtime(|pod| stops(&facts.reads.view, pod, timeout_seconds))
-                .await,
-        ),
+        (Step::Hook, hooks),
+        (Step::Term, facts.of_runtime(stops).await),
         (Step::Sandbox, facts.of_runtime(sandboxes).await),
     ]
 }
 
 /// Hooks whose end is not recorded.
-fn hooks(facts: &PlanFacts, pod: &RuntimePod) -> Vec<PlannedAction> {
+fn unfinished_hooks(facts: &PlanFacts, pod: &RuntimePod) -> Vec<PlannedAction> {
     let has_run = |id: &str| {
         let hook = facts.entry.as_ref().and_then(|entry| entry.hooks.get(id));
         hook.is_some_and(|hook| hook.ended)
@@ -278,8 +271,8 @@ fn target_of(view: &PodView, spec: &ContainerView, hook: &Hook) -> String {
                 false => view.ips.first(),
             };
             let own = own.map_or("POD-IP", String::as_str);
-            let target = Target::resolve(get, spec, Some(own));
-            target.map_or_else(|error| error.to_string(), |target| target.text(get.scheme()))
+            let url = hooks::url(get, hooks::scheme(get), spec, Some(own));
+            url.unwrap_or_else(|error| error.to_string())
         }
         Hook::Sleep(seconds) => format!("{seconds}s"),
         Hook::Invalid => String::new(),

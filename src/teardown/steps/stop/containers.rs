@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    hooks::{self, HookError, HookTarget},
+    hooks::{self, HookError},
     stop_order::StopPosition,
 };
 use crate::{
@@ -74,14 +74,6 @@ pub struct Stop<'a> {
     pub recorder: &'a TraceRecorder,
 }
 
-/// Results of all stops.
-#[derive(Default)]
-pub struct Stopped {
-    pub failures: Vec<Failure>,
-    /// Some stops were left to the next attempt. `failures` has the reason.
-    pub has_skipped: bool,
-}
-
 /// One container to stop, with its position in the stop order.
 struct Stoppable<'a> {
     container: &'a Container,
@@ -106,13 +98,17 @@ enum StopResult {
 }
 
 impl Stop<'_> {
-    /// Stops every container that may run.
-    pub async fn containers(&self) -> Stopped {
-        let stoppables: Vec<_> = self
-            .observed
-            .possibly_running()
-            .map(|container| self.stoppable(container))
-            .collect();
+    /// Stops every container that may run. Returns the failures, and whether some stops were left to the next attempt: a failure has
+    /// the reason.
+    pub async fn containers(&self) -> (Vec<Failure>, bool) {
+        let stoppables = self.observed.possibly_running().map(|container| Stoppable {
+            container,
+            spec: self.view.container(&container.name),
+            position: StopPosition::of(self.view, &container.name),
+            result: watch::Sender::new(StopResult::Pending),
+            has_exited: watch::Sender::new(false),
+        });
+        let stoppables: Vec<_> = stoppables.collect();
         let address = Address::new();
         let stops = stoppables
             .iter()
@@ -122,20 +118,9 @@ impl Stop<'_> {
             results = join_all(stops) => results,
             never = self.detect_exits(&stoppables) => match never {},
         };
-        Stopped {
-            failures: results.into_iter().filter_map(Result::err).collect(),
-            has_skipped: stoppables.iter().any(|it| *it.result.borrow() == StopResult::Skipped),
-        }
-    }
-
-    fn stoppable<'a>(&'a self, container: &'a Container) -> Stoppable<'a> {
-        Stoppable {
-            container,
-            spec: self.view.container(&container.name),
-            position: StopPosition::of(self.view, &container.name),
-            result: watch::Sender::new(StopResult::Pending),
-            has_exited: watch::Sender::new(false),
-        }
+        let failures = results.into_iter().filter_map(Result::err).collect();
+        let mut results = stoppables.iter().map(|it| *it.result.borrow());
+        (failures, results.any(|result| result == StopResult::Skipped))
     }
 
     /// Marks the containers that the runtime shows as exited. CRI-O may never answer a stop if the caller of an earlier stop has
@@ -230,12 +215,8 @@ impl Stop<'_> {
         record(container, "hook started", started).await;
         let deadline = *self.deadline.borrow();
         let run = async {
-            let target = HookTarget {
-                container_id: &container.id,
-                spec,
-                address: self.address_for(hook, address).await,
-            };
-            hooks::run(node, hook, &target, deadline).await
+            let address = self.address_for(hook, address).await;
+            hooks::run(node, hook, (&container.id, spec), address.as_deref(), deadline).await
         };
         let result = tokio::select! {
             biased;

@@ -1,10 +1,10 @@
 //! preStop hooks. They run within the grace period, never again once finished, and never prevent the stop. `httpGet` is as the
 //! kubelet's: certificates are not verified, and any response is success.
 
-use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
-use std::{error::Error, io, sync::OnceLock, time::Duration};
+use std::{error::Error, io, sync::LazyLock, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
+use k8s_openapi::{api::core::v1::HTTPGetAction, apimachinery::pkg::util::intstr::IntOrString};
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
     model::{
         blocked::Blocked,
         foreign::ForeignText,
-        pod::{ContainerView, Hook, HttpGet},
+        pod::{ContainerView, Hook},
     },
     node::{effects::Effects, grpc::GrpcError},
     teardown::context::LocalNode,
@@ -23,12 +23,8 @@ const MAX_REDIRECTS: usize = 10;
 /// User agent of kubelet 1.37.
 const USER_AGENT: &str = "kube-lifecycle/1.37";
 
-/// Created for the first hook: most nodes never need it.
-fn client() -> Result<&'static reqwest::Client, reqwest::Error> {
-    static CLIENT: OnceLock<reqwest::Client> = OnceLock::new();
-    if let Some(client) = CLIENT.get() {
-        return Ok(client);
-    }
+/// Created for the first hook: most nodes never need it. The error is why it cannot be.
+static CLIENT: LazyLock<Result<reqwest::Client, String>> = LazyLock::new(|| {
     let redirects = reqwest::redirect::Policy::custom(|attempt| {
         let same_host = attempt
             .previous()
@@ -46,10 +42,9 @@ fn client() -> Result<&'static reqwest::Client, reqwest::Error> {
         .tls_danger_accept_invalid_certs(true)
         .no_proxy()
         .pool_max_idle_per_host(0)
-        .redirect(redirects)
-        .build()?;
-    Ok(CLIENT.get_or_init(|| client))
-}
+        .redirect(redirects);
+    client.build().map_err(|error| causes(&error))
+});
 
 /// Why a hook failed. Its output may contain secrets, and is not part of events.
 #[derive(Debug, Error)]
@@ -60,18 +55,9 @@ pub enum HookError {
     /// The runtime could not run it.
     #[error(transparent)]
     Runtime(#[from] GrpcError),
-    /// The pod has no address, and the handler has no host.
-    #[error("httpGet: the pod has no IP and the handler names no host")]
-    NoAddress,
-    /// The port is neither the name of a container port nor a valid number.
-    #[error("httpGet: port {0} is neither the name of a port of the container nor a number from 1 to 65535")]
-    BadPort(String),
-    /// Host, port and path are not a valid URL.
-    #[error("httpGet: {0:?} is no URL")]
-    BadUrl(String),
-    /// There was no response.
+    /// The request could not be sent, or there was no response.
     #[error("httpGet: {0}")]
-    NoAnswer(String),
+    HttpGet(String),
     /// The gate closed before it finished.
     #[error("blocked: {0}")]
     Blocked(#[from] Blocked),
@@ -86,38 +72,25 @@ pub enum HookError {
     Invalid,
 }
 
-/// The container of a hook.
-pub struct HookTarget<'a> {
-    /// ID of the container that a command runs in.
-    pub container_id: &'a str,
-    pub spec: &'a ContainerView,
-    /// Pod IP, or the node's IP for pods with host network.
-    pub address: Option<String>,
-}
-
-/// Address of a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Target {
-    authority: String,
-    path: String,
-}
-
 /// Runs one hook that the gate has allowed, until it finishes or the gate closes. The caller limits it to the deadline. `deadline` is
-/// the timeout for the runtime.
-pub async fn run(node: &LocalNode, hook: &Hook, target: &HookTarget<'_>, deadline: Instant) -> Result<(), HookError> {
+/// the timeout for the runtime. `address`: pod IP, or the node's IP for pods with host network.
+pub async fn run(
+    node: &LocalNode,
+    hook: &Hook,
+    (container_id, spec): (&str, &ContainerView),
+    address: Option<&str>,
+    deadline: Instant,
+) -> Result<(), HookError> {
     match hook {
         Hook::Exec(command) => {
             let left = deadline.saturating_duration_since(Instant::now());
-            let outcome = node.cri.exec_sync(target.container_id, command.clone(), left).await?;
+            let outcome = node.cri.exec_sync(container_id, command.clone(), left).await?;
             match outcome.exit_code {
                 0 => Ok(()),
                 code => Err(HookError::ExitCode(code)),
             }
         }
-        Hook::HttpGet(http) => {
-            let address = Target::resolve(http, target.spec, target.address.as_deref())?;
-            get(http, &address, &node.effects).await
-        }
+        Hook::HttpGet(http) => get(http, spec, address, &node.effects).await,
         Hook::Sleep(seconds) => {
             // Extreme values overflow the clock.
             let wait = tokio::time::sleep(Duration::from_secs((*seconds).min(u64::from(u32::MAX))));
@@ -127,37 +100,31 @@ pub async fn run(node: &LocalNode, hook: &Hook, target: &HookTarget<'_>, deadlin
     }
 }
 
-// === impl Target ===
-
-impl Target {
-    /// Resolves host and port.
-    pub fn resolve(get: &HttpGet, container: &ContainerView, pod_address: Option<&str>) -> Result<Self, HookError> {
-        let host = get.host.as_deref().or(pod_address).ok_or(HookError::NoAddress)?;
-        let host = if host.contains(':') && !host.starts_with('[') {
-            format!("[{host}]")
-        } else {
-            host.to_owned()
-        };
-        let path = if get.path.starts_with('/') {
-            get.path.clone()
-        } else {
-            format!("/{}", get.path)
-        };
-        Ok(Self {
-            authority: format!("{host}:{}", port(&get.port, container)?),
-            path,
-        })
+/// Scheme of the URL.
+pub fn scheme(get: &HTTPGetAction) -> &'static str {
+    match get.scheme.as_deref() {
+        Some(scheme) if scheme.eq_ignore_ascii_case("https") => "https",
+        _ => "http",
     }
+}
 
-    /// The URL.
-    pub fn text(&self, scheme: &str) -> String {
-        format!("{scheme}://{}{}", self.authority, self.path)
-    }
-
-    fn url(&self, scheme: &str) -> Result<reqwest::Url, HookError> {
-        let url = self.text(scheme);
-        reqwest::Url::parse(&url).map_err(|_| HookError::BadUrl(url))
-    }
+/// The URL with this scheme.
+pub fn url(
+    get: &HTTPGetAction,
+    scheme: &str,
+    container: &ContainerView,
+    pod_address: Option<&str>,
+) -> Result<String, HookError> {
+    let no_address = || HookError::HttpGet("the pod has no IP and the handler names no host".to_owned());
+    let host = get.host.as_deref().or(pod_address).ok_or_else(no_address)?;
+    let (open, close) = match host.contains(':') && !host.starts_with('[') {
+        true => ("[", "]"),
+        false => ("", ""),
+    };
+    let path = get.path.as_deref().unwrap_or_default();
+    let slash = if path.starts_with('/') { "" } else { "/" };
+    let port = port(&get.port, container)?;
+    Ok(format!("{scheme}://{open}{host}{close}:{port}{slash}{path}"))
 }
 
 /// A string is always a name, even if it has only digits, as since kubelet 1.37: `pkg/probe/util.go` `ResolveContainerPort`.
@@ -170,39 +137,47 @@ fn port(port: &IntOrString, container: &ContainerView) -> Result<u16, HookError>
             (named, format!("{name:?}"))
         }
     };
-    number
-        .and_then(|number| u16::try_from(number).ok())
-        .filter(|number| *number > 0)
-        .ok_or(HookError::BadPort(text))
+    let number = number.and_then(|number| u16::try_from(number).ok());
+    number.filter(|number| *number > 0).ok_or_else(|| {
+        let why = "is neither the name of a port of the container nor a number from 1 to 65535";
+        HookError::HttpGet(format!("port {text} {why}"))
+    })
 }
 
 /// Sends the request. If an https port speaks plain http, it is sent again in plain http, without credentials.
-async fn get(get: &HttpGet, target: &Target, effects: &Effects) -> Result<(), HookError> {
-    let client = client().map_err(|error| HookError::NoAnswer(causes(&error)))?;
+async fn get(
+    get: &HTTPGetAction,
+    container: &ContainerView,
+    address: Option<&str>,
+    effects: &Effects,
+) -> Result<(), HookError> {
+    let client = CLIENT.as_ref().map_err(|why| HookError::HttpGet(why.clone()))?;
     let send = async |scheme: &str, headers: HeaderMap| {
-        let request = client.get(target.url(scheme)?).headers(headers).send();
+        let url = url(get, scheme, container, address)?;
+        let url = reqwest::Url::parse(&url).map_err(|_| HookError::HttpGet(format!("{url:?} is no URL")))?;
+        let request = client.get(url).headers(headers).send();
         // The gate was checked before the start of the hook was recorded.
         effects.check()?;
         Ok::<_, HookError>(effects.run_until_blocked(request).await?)
     };
-    let mut headers = headers(&get.headers);
-    let Err(first) = send(get.scheme(), headers.clone()).await? else {
+    let (scheme, mut headers) = (scheme(get), headers(get));
+    let Err(first) = send(scheme, headers.clone()).await? else {
         return Ok(());
     };
-    if get.https && speaks_plain_http(&first) {
+    if scheme == "https" && speaks_plain_http(&first) {
         headers.remove(header::AUTHORIZATION);
         if send("http", headers).await?.is_ok() {
             return Ok(());
         }
     }
-    Err(HookError::NoAnswer(ForeignText::new(&causes(&first)).into()))
+    Err(HookError::HttpGet(ForeignText::new(&causes(&first)).into()))
 }
 
-fn headers(pairs: &[(String, String)]) -> HeaderMap {
+fn headers(get: &HTTPGetAction) -> HeaderMap {
     let mut headers = HeaderMap::new();
-    for (name, value) in pairs {
+    for pair in get.http_headers.iter().flatten() {
         // The API server rejects invalid names and values. Others cannot be sent.
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(&pair.name), HeaderValue::try_from(&pair.value)) {
             headers.append(name, value);
         }
     }
@@ -246,6 +221,7 @@ fn chain(error: &reqwest::Error) -> impl Iterator<Item = &(dyn Error + 'static)>
 mod tests {
     use std::{net::TcpListener, sync::Arc, time::Duration};
 
+    use k8s_openapi::api::core::v1::HTTPHeader;
     use tokio::{
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         time::timeout,
@@ -253,18 +229,27 @@ mod tests {
 
     use super::*;
 
-    #[test]
-    fn string_port_is_a_name_even_if_it_has_only_digits() {
-        let container = ContainerView {
+    fn container(ports: &[(&str, i32)]) -> ContainerView {
+        ContainerView {
             name: "main".into(),
             role: crate::model::pod::Role::Regular,
             pre_stop: None,
-            ports: vec![
-                ("admin".to_owned(), 9000),
-                ("9001".to_owned(), 9002),
-                ("none".to_owned(), 0),
-            ],
-        };
+            ports: ports.iter().map(|&(name, port)| (name.to_owned(), port)).collect(),
+        }
+    }
+
+    fn hook(port: u16, path: &str, scheme: &str) -> HTTPGetAction {
+        HTTPGetAction {
+            port: IntOrString::Int(port.into()),
+            path: Some(path.to_owned()),
+            scheme: Some(scheme.to_owned()),
+            ..HTTPGetAction::default()
+        }
+    }
+
+    #[test]
+    fn string_port_is_a_name_even_if_it_has_only_digits() {
+        let container = container(&[("admin", 9000), ("9001", 9002), ("none", 0)]);
         let text = |name: &str| port(&IntOrString::String(name.to_owned()), &container).ok();
         let named = ["admin", "9001", "9000", "8080", "none", ""].map(text);
         assert_eq!(named, [Some(9000), Some(9002), None, None, None, None]);
@@ -289,21 +274,17 @@ mod tests {
                 stream.write_all(answer).await.ok();
             }
         });
-        let hook = HttpGet {
-            host: None,
-            port: IntOrString::Int(at.port().into()),
-            path: path.to_owned(),
-            https: true,
-            headers: vec![("Authorization".to_owned(), "secret".to_owned())],
-        };
-        let target = Target {
-            authority: at.to_string(),
-            path: path.to_owned(),
+        let hook = HTTPGetAction {
+            http_headers: Some(vec![HTTPHeader {
+                name: "Authorization".to_owned(),
+                value: "secret".to_owned(),
+            }]),
+            ..hook(at.port(), path, "HTTPS")
         };
         let effects = Effects::new(Arc::new(|| Ok(())));
-        let got = timeout(Duration::from_secs(30), get(&hook, &target, &effects))
-            .await
-            .unwrap();
+        let container = container(&[]);
+        let got = get(&hook, &container, Some("127.0.0.1"), &effects);
+        let got = timeout(Duration::from_secs(30), got).await.unwrap();
         serving.abort();
         heard.close();
         let mut all = Vec::new();
@@ -328,7 +309,7 @@ mod tests {
         // A handshake failure.
         let alert = &[21, 3, 3, 0, 2, 2, 40];
         let (got, heard) = heard(alert, "/InvalidContentType").await;
-        assert!(matches!(got, Err(HookError::NoAnswer(_))), "{got:?}");
+        assert!(matches!(got, Err(HookError::HttpGet(_))), "{got:?}");
         assert_eq!(heard.len(), 1, "{heard:?}");
     }
 
@@ -336,21 +317,13 @@ mod tests {
     async fn no_request_is_sent_while_the_gate_blocks() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         listener.set_nonblocking(true).unwrap();
-        let hook = HttpGet {
-            host: None,
-            port: IntOrString::Int(listener.local_addr().unwrap().port().into()),
-            path: "/".to_owned(),
-            https: false,
-            headers: Vec::new(),
-        };
-        let target = Target {
-            authority: listener.local_addr().unwrap().to_string(),
-            path: "/".to_owned(),
-        };
+        let hook = hook(listener.local_addr().unwrap().port(), "/", "HTTP");
         let held = || Err(Blocked::Other("a kubelet works here".to_owned()));
         let effects = Effects::new(Arc::new(held));
         // The request is never answered.
-        let answer = timeout(Duration::from_secs(10), get(&hook, &target, &effects)).await;
+        let container = container(&[]);
+        let answer = get(&hook, &container, Some("127.0.0.1"), &effects);
+        let answer = timeout(Duration::from_secs(10), answer).await;
         assert!(matches!(answer, Ok(Err(HookError::Blocked(_)))), "{answer:?}");
         assert!(listener.accept().is_err());
     }
