@@ -24,7 +24,7 @@ use crate::node::cri::types::SandboxState;
 
 use conditions::observed_generation;
 use normalize::normalize;
-use phase::{FAILED, PhaseDecision};
+use phase::FAILED;
 
 #[cfg(feature = "agent")]
 pub use conditions::{DISRUPTION_TARGET, is_set_by_agent};
@@ -47,15 +47,18 @@ pub fn generate(input: &StatusInput<'_>) -> PodStatus {
     let decided = decision.clone();
     if input.stage == StatusStage::Terminated {
         lists.terminate_remaining(conditions::was_initialized(input.pod, spec, &api, &lists));
-        if !decision.is_terminal() {
-            decision = PhaseDecision::new(FAILED, "", "");
+        if !has_terminal_phase(&decision) {
+            decision = phase::new(FAILED, "", "");
         }
     }
     // Conditions follow the decided phase, even while the phase itself is held back: an evicted pod leaves its endpoints before
     // its containers are stopped. If a pod fails only because exit codes are unknown, conditions keep their messages, as with the
     // kubelet.
     let conditions = conditions::build(input, spec, &api, &lists, &decided, initialized);
-    let decision = decision.without_early_terminal_phase(input.stage, &api);
+    // A terminal phase waits while a process may run: the pod's exclusive resources are not free (`mergePodStatus`).
+    if input.stage == StatusStage::Terminating && has_terminal_phase(&decision) {
+        decision = phase::of_status(&api);
+    }
     let (pod_ip, pod_ips) = addresses(input, &api);
 
     let mut status = PodStatus {

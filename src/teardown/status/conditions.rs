@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::{
     containers::{Lists, entries_by_name, has_started},
     input::{StatusInput, StatusStage},
-    phase::{FAILED, PhaseDecision, SUCCEEDED, has_terminal_phase},
+    phase::{FAILED, SUCCEEDED, has_terminal_phase},
 };
 use crate::{model::pod::is_sidecar, node::cri::types::SandboxState};
 
@@ -77,7 +77,7 @@ pub(super) fn build(
     spec: &PodSpec,
     api: &PodStatus,
     lists: &Lists,
-    decision: &PhaseDecision,
+    decision: &PodStatus,
     mut initialized: ConditionStatus,
 ) -> Vec<PodCondition> {
     let phase = decision.phase.as_deref();
@@ -125,9 +125,9 @@ pub(super) fn build(
 }
 
 /// `DisruptionTarget` is set together with the terminal phase, when nothing can run (`mergePodStatus`).
-fn disruption(input: &StatusInput<'_>, api: &PodStatus, decision: &PhaseDecision) -> Option<PodCondition> {
+fn disruption(input: &StatusInput<'_>, api: &PodStatus, decision: &PodStatus) -> Option<PodCondition> {
     let message = input.eviction?.disruption.clone()?;
-    let ends_now = input.stage != StatusStage::Terminating && decision.is_terminal() && !has_terminal_phase(api);
+    let ends_now = input.stage != StatusStage::Terminating && has_terminal_phase(decision) && !has_terminal_phase(api);
     let wanted = ConditionStatus {
         is_true: true,
         reason: Some(BY_KUBELET),

@@ -18,15 +18,8 @@ use crate::{
 
 const CRASH_LOOP: &str = "CrashLoopBackOff";
 
-/// A container of the spec, as far as its status depends on it.
-#[derive(Debug, Clone, Copy)]
-struct Slot<'a> {
-    role: Role,
-    name: &'a str,
-    image: &'a str,
-    has_startup_probe: bool,
-    has_readiness_probe: bool,
-}
+/// A container of the spec with its role.
+type Slot<'a> = (Role, &'a Container);
 
 /// All container statuses of a pod: regular and ephemeral ones by name, init containers in the order of the spec.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -36,9 +29,12 @@ pub(super) struct Lists {
     pub ephemeral: Vec<ContainerStatus>,
 }
 
-/// Instances of each container in the runtime, newest first.
-struct Instances<'a> {
-    by_name: HashMap<&'a str, Vec<&'a Instance>>,
+/// What the entries are made from.
+struct Known<'a> {
+    input: &'a StatusInput<'a>,
+    spec: &'a PodSpec,
+    /// Instances of each container in the runtime, newest first.
+    instances: HashMap<&'a str, Vec<&'a Instance>>,
     /// A regular container was created, so initialization is complete.
     any_regular: bool,
 }
@@ -63,30 +59,20 @@ pub(super) fn has_exited(entry: &ContainerStatus) -> bool {
 
 /// One entry for each container of the spec. Other containers are not reported.
 pub(super) fn lists(input: &StatusInput<'_>, spec: &PodSpec, api: &PodStatus) -> Lists {
-    let known = Input {
-        input,
-        spec,
-        instances: Instances::observed(input, spec),
-    };
-    let init = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .map(|container| match is_sidecar(container) {
-            true => Slot::of(Role::Sidecar, container),
-            false => Slot::of(Role::Init, container),
-        });
-    let regular = spec
-        .containers
-        .iter()
-        .map(|container| Slot::of(Role::Regular, container));
-    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|container| Slot {
-        role: Role::Ephemeral,
-        name: &container.name,
-        image: container.image.as_deref().unwrap_or_default(),
-        has_startup_probe: false,
-        has_readiness_probe: false,
+    let known = Known::new(input, spec);
+    let init = spec.init_containers.iter().flatten().map(|it| match is_sidecar(it) {
+        true => (Role::Sidecar, it),
+        false => (Role::Init, it),
     });
+    let regular = spec.containers.iter().map(|it| (Role::Regular, it));
+    // They have no probes.
+    let ephemeral = spec.ephemeral_containers.iter().flatten().map(|it| Container {
+        name: it.name.clone(),
+        image: it.image.clone(),
+        ..Container::default()
+    });
+    let ephemeral: Vec<_> = ephemeral.collect();
+    let ephemeral = ephemeral.iter().map(|it| (Role::Ephemeral, it));
     let mut lists = Lists {
         init: known.entries(init, api.init_container_statuses.as_deref()),
         regular: known.entries(regular, api.container_statuses.as_deref()),
@@ -119,28 +105,26 @@ impl Lists {
     }
 }
 
-// === impl Slot ===
+// === impl Known ===
 
-impl<'a> Slot<'a> {
-    fn of(role: Role, container: &'a Container) -> Self {
+impl<'a> Known<'a> {
+    fn new(input: &'a StatusInput<'a>, spec: &'a PodSpec) -> Self {
+        let mut instances = HashMap::<&str, Vec<&Instance>>::new();
+        for instance in &input.observed.containers {
+            instances.entry(&instance.name).or_default().push(instance);
+        }
+        let was_created = |container: &Container| {
+            let newest = instances.get(&*container.name).and_then(|named| named.first());
+            newest.is_some_and(|instance| instance.state != RuntimeState::Unknown)
+        };
         Self {
-            role,
-            name: &container.name,
-            image: container.image.as_deref().unwrap_or_default(),
-            has_startup_probe: container.startup_probe.is_some(),
-            has_readiness_probe: container.readiness_probe.is_some(),
+            input,
+            spec,
+            any_regular: spec.containers.iter().any(was_created),
+            instances,
         }
     }
-}
 
-/// Input of all entries.
-struct Input<'a> {
-    input: &'a StatusInput<'a>,
-    spec: &'a PodSpec,
-    instances: Instances<'a>,
-}
-
-impl Input<'_> {
     /// One entry for each name.
     fn entries<'s>(
         &self,
@@ -149,22 +133,21 @@ impl Input<'_> {
     ) -> Vec<ContainerStatus> {
         let before = entries_by_name(before.unwrap_or_default());
         let mut seen = HashSet::new();
-        let slots = slots.filter(|slot| seen.insert(slot.name));
+        let slots = slots.filter(|slot| seen.insert(&slot.1.name));
         slots
-            .map(|slot| self.entry(&slot, before.get(slot.name).copied()))
+            .map(|slot| self.entry(slot, before.get(&*slot.1.name).copied()))
             .collect()
     }
 
     /// The entry of a container: from its newest instances, or from the API if the runtime has none.
-    fn entry(&self, slot: &Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
-        let Self { input, spec, instances } = self;
-        let named = instances.named(slot.name);
+    fn entry(&self, slot: Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
+        let named = self.instances.get(&*slot.1.name).map(Vec::as_slice).unwrap_or_default();
         let newest = named
             .first()
-            .filter(|newest| !is_of_an_earlier_run(input, newest, previous));
+            .filter(|newest| !self.is_of_an_earlier_run(newest, previous));
         let mut entry = match newest {
-            Some(newest) => present_entry(input, slot, previous, newest, named.get(1).copied()),
-            None => absent_entry(input, spec, instances, slot, previous),
+            Some(newest) => self.present_entry(slot, previous, newest, named.get(1).copied()),
+            None => self.absent_entry(slot, previous),
         };
         if let Some(previous) = previous {
             entry.restart_count = entry.restart_count.max(previous.restart_count);
@@ -180,87 +163,157 @@ impl Input<'_> {
     /// Whether a container that the API shows as terminated may run. The API server rejects the whole status if its restart policy
     /// forbids that (`ValidateContainerStateTransition`). If it runs, that must be shown: a controller detaches the volumes of a pod
     /// in which nothing runs.
-    fn may_run_again(&self, slot: &Slot<'_>, previous: &ContainerStatus) -> bool {
+    fn may_run_again(&self, (role, _): Slot<'_>, previous: &ContainerStatus) -> bool {
         let end = previous.state.as_ref().and_then(|state| state.terminated.as_ref());
-        match (slot.role, self.spec.restart_policy.as_deref()) {
+        match (role, self.spec.restart_policy.as_deref()) {
             (Role::Ephemeral, _) => false,
             (Role::Sidecar, _) | (_, None | Some("Always")) => true,
             (_, Some("OnFailure")) => end.is_some_and(|end| end.exit_code != 0),
             (_, Some(_)) => false,
         }
     }
-}
 
-// === impl Instances ===
-
-impl<'a> Instances<'a> {
-    /// The instances of this pod.
-    fn observed(input: &StatusInput<'a>, spec: &PodSpec) -> Self {
-        let mut by_name = HashMap::<&str, Vec<&Instance>>::new();
-        for instance in &input.observed.containers {
-            by_name.entry(&instance.name).or_default().push(instance);
+    /// The newest instance is the state, the one before it the last state.
+    fn present_entry(
+        &self,
+        (_, container): Slot<'_>,
+        previous: Option<&ContainerStatus>,
+        newest: &Instance,
+        older: Option<&Instance>,
+    ) -> ContainerStatus {
+        let image = Some(&newest.image).filter(|image| !image.is_empty());
+        ContainerStatus {
+            container_id: Some(self.api_id(newest)),
+            image: image.or(container.image.as_ref()).cloned().unwrap_or_default(),
+            image_id: newest.image_ref.clone(),
+            last_state: self.last_state(previous, newest, older),
+            name: container.name.clone(),
+            restart_count: newest.restart_count.max(0),
+            state: Some(self.state(previous, newest)),
+            ..Default::default()
         }
-        let mut instances = Self {
-            by_name,
-            any_regular: false,
+    }
+
+    /// Whether the API had a later run of this container, which the runtime has lost. The exit code of an earlier run must not be
+    /// used for it.
+    fn is_of_an_earlier_run(&self, instance: &Instance, previous: Option<&ContainerStatus>) -> bool {
+        previous.is_some_and(|previous| {
+            instance.state == RuntimeState::Exited
+                && instance.restart_count < previous.restart_count
+                && previous
+                    .container_id
+                    .as_deref()
+                    .is_some_and(|id| !id.is_empty() && id != self.api_id(instance))
+        })
+    }
+
+    fn state(&self, previous: Option<&ContainerStatus>, instance: &Instance) -> ContainerState {
+        // A terminated container stays terminated, even if the runtime has lost its exit code.
+        let same = previous.filter(|previous| previous.container_id.as_deref() == Some(&self.api_id(instance)));
+        let known = same.and_then(|same| same.state.as_ref());
+        let known_end = known.filter(|state| state.terminated.is_some());
+        let known_running = known.filter(|state| state.running.is_some()).cloned();
+        match instance.state {
+            RuntimeState::Running if instance.is_unread => known_running.unwrap_or_else(|| running(None)),
+            RuntimeState::Created => known_end.cloned().unwrap_or_else(|| waiting(None)),
+            RuntimeState::Running => running(instance.started_at),
+            RuntimeState::Exited if !instance.is_unread => terminated_state(self.end(instance)),
+            RuntimeState::Exited | RuntimeState::Unknown => {
+                known_end.cloned().unwrap_or_else(|| match self.input.stage {
+                    // It may run: no exit is reported before its stop. The kubelet reports 137 at once.
+                    StatusStage::Terminating => known_running.unwrap_or_else(|| waiting(None)),
+                    StatusStage::Stopped | StatusStage::Terminated => {
+                        let message = "The runtime did not report how the container terminated";
+                        unknown_exit_state(message, Some(self.api_id(instance)))
+                    }
+                })
+            }
+        }
+    }
+
+    /// The instance before the newest, else the last state in the API.
+    fn last_state(
+        &self,
+        previous: Option<&ContainerStatus>,
+        newest: &Instance,
+        older: Option<&Instance>,
+    ) -> Option<ContainerState> {
+        if let Some(older) = older.filter(|older| older.state == RuntimeState::Exited && !older.is_unread) {
+            return Some(terminated_state(self.end(older)));
+        }
+        let previous = previous?;
+        match has_exited(previous) && previous.container_id.as_deref() != Some(&self.api_id(newest)) {
+            true => previous.state.clone(),
+            false => previous.last_state.clone(),
+        }
+    }
+
+    fn end(&self, instance: &Instance) -> ContainerStateTerminated {
+        // Like the kubelet: 1970 if the runtime has no time, as for a container that never started, and no times for an unknown exit.
+        let is_unknown = instance.reason == STATUS_UNKNOWN;
+        let time = |time: Option<Timestamp>| time.or((!is_unknown).then_some(Timestamp::UNIX_EPOCH)).map(Time);
+        ContainerStateTerminated {
+            container_id: Some(self.api_id(instance)),
+            exit_code: instance.exit_code,
+            finished_at: time(instance.finished_at),
+            message: joined(&instance.message, self.input.messages.get(&instance.id)),
+            reason: Some(instance.reason.clone()).filter(|reason| !reason.is_empty()),
+            signal: None,
+            started_at: time(instance.started_at),
+        }
+    }
+
+    fn api_id(&self, instance: &Instance) -> String {
+        format!("{}://{}", self.input.runtime_name, instance.id)
+    }
+
+    /// The entry of a container that the runtime does not have.
+    fn absent_entry(&self, (role, container): Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
+        let is_stopped = self.input.stage != StatusStage::Terminating;
+        let (shown, last) = previous.map_or((None, None), |it| (it.state.clone(), it.last_state.clone()));
+        let shown = shown.unwrap_or_default();
+        let (is_running, is_exited) = (shown.running.is_some(), shown.terminated.is_some());
+        let crashed = last.as_ref().and_then(|last| last.terminated.as_ref());
+        // A crash loop ends with its last exit, unless that was a success, which is not certain.
+        let is_crash = shown.waiting.as_ref().and_then(|it| it.reason.as_deref()) == Some(CRASH_LOOP)
+            && crashed.is_some_and(|exit| exit.exit_code != 0);
+        // The kubelet drops the IDs of a lost container. They are needed to search the logs.
+        let mut entry = match previous.filter(|previous| previous.container_id.is_some()) {
+            Some(previous) => previous.clone(),
+            None => ContainerStatus {
+                name: container.name.clone(),
+                image: container.image.clone().unwrap_or_default(),
+                ..Default::default()
+            },
         };
-        let was_created = |container: &Container| {
-            let newest = instances.named(&container.name).first();
-            newest.is_some_and(|instance| instance.state != RuntimeState::Unknown)
+        (entry.state, entry.last_state) = match () {
+            // A runtime that was queried too early can still correct it.
+            () if is_exited || is_running && !is_stopped => (Some(shown), last),
+            // An init container without a record has succeeded if a regular container was created after it.
+            () if role == Role::Init && self.any_regular => (Some(inferred_success()), last),
+            () if is_running => {
+                let message =
+                    "The runtime no longer knew the container when the pod was taken down; it was running before";
+                (Some(unknown_exit_state(message, entry.container_id.clone())), last)
+            }
+            () if is_crash && is_stopped => (last, None),
+            // The kubelet keeps the reason of a failed start in memory. This agent takes it from the API.
+            () if shown.waiting.is_some() => (Some(shown), last),
+            () => (Some(waiting(Some(default_reason(self.spec)))), last),
         };
-        instances.any_regular = spec.containers.iter().any(was_created);
-        instances
+        entry
     }
-
-    /// The instances of this container.
-    fn named(&self, name: &str) -> &[&'a Instance] {
-        self.by_name.get(name).map(Vec::as_slice).unwrap_or_default()
-    }
-}
-
-/// The newest instance is the state, the one before it the last state.
-fn present_entry(
-    input: &StatusInput<'_>,
-    slot: &Slot<'_>,
-    previous: Option<&ContainerStatus>,
-    newest: &Instance,
-    older: Option<&Instance>,
-) -> ContainerStatus {
-    let image = Some(&*newest.image).filter(|image| !image.is_empty());
-    ContainerStatus {
-        container_id: Some(api_id(input, newest)),
-        image: image.unwrap_or(slot.image).to_owned(),
-        image_id: newest.image_ref.clone(),
-        last_state: last_state(input, previous, newest, older),
-        name: slot.name.to_owned(),
-        restart_count: newest.restart_count.max(0),
-        state: Some(state(input, previous, newest)),
-        ..Default::default()
-    }
-}
-
-/// Whether the API had a later run of this container, which the runtime has lost. The exit code of an earlier run must not be
-/// used for it.
-fn is_of_an_earlier_run(input: &StatusInput<'_>, instance: &Instance, previous: Option<&ContainerStatus>) -> bool {
-    previous.is_some_and(|previous| {
-        instance.state == RuntimeState::Exited
-            && instance.restart_count < previous.restart_count
-            && previous
-                .container_id
-                .as_deref()
-                .is_some_and(|id| !id.is_empty() && id != api_id(input, instance))
-    })
 }
 
 /// `started` and `ready`. Without own probes a running container keeps its values in the API: the teardown does not make it
 /// unready.
-fn set_readiness(entry: &mut ContainerStatus, slot: &Slot<'_>, previous: Option<&ContainerStatus>) {
+fn set_readiness(entry: &mut ContainerStatus, (role, container): Slot<'_>, previous: Option<&ContainerStatus>) {
     let runs = is_running(entry);
     let end = entry.state.as_ref().and_then(|state| state.terminated.as_ref());
     let same_run = previous.filter(|previous| previous.container_id == entry.container_id && is_running(previous));
     let was_started = same_run.and_then(|same| same.started);
-    let started = runs && was_started.unwrap_or(!slot.has_startup_probe);
-    match slot.role {
+    let started = runs && was_started.unwrap_or(container.startup_probe.is_none());
+    match role {
         // They have no probes. The kubelet leaves both fields unchanged.
         Role::Ephemeral => {
             entry.started = same_run.filter(|_| runs).and_then(|same| same.started);
@@ -272,47 +325,8 @@ fn set_readiness(entry: &mut ContainerStatus, slot: &Slot<'_>, previous: Option<
         }
         Role::Regular | Role::Sidecar => {
             entry.started = Some(started);
-            entry.ready = started && same_run.map_or(!slot.has_readiness_probe, |same| same.ready);
+            entry.ready = started && same_run.map_or(container.readiness_probe.is_none(), |same| same.ready);
         }
-    }
-}
-
-fn state(input: &StatusInput<'_>, previous: Option<&ContainerStatus>, instance: &Instance) -> ContainerState {
-    // A terminated container stays terminated, even if the runtime has lost its exit code.
-    let same = previous.filter(|previous| previous.container_id.as_deref() == Some(&api_id(input, instance)));
-    let known = same.and_then(|same| same.state.as_ref());
-    let known_end = known.filter(|state| state.terminated.is_some());
-    let known_running = known.filter(|state| state.running.is_some()).cloned();
-    match instance.state {
-        RuntimeState::Running if instance.is_unread => known_running.unwrap_or_else(|| running(None)),
-        RuntimeState::Created => known_end.cloned().unwrap_or_else(|| waiting(None)),
-        RuntimeState::Running => running(instance.started_at),
-        RuntimeState::Exited if !instance.is_unread => terminated_state(end(input, instance)),
-        RuntimeState::Exited | RuntimeState::Unknown => known_end.cloned().unwrap_or_else(|| match input.stage {
-            // It may run: no exit is reported before its stop. The kubelet reports 137 at once.
-            StatusStage::Terminating => known_running.unwrap_or_else(|| waiting(None)),
-            StatusStage::Stopped | StatusStage::Terminated => {
-                let message = "The runtime did not report how the container terminated";
-                unknown_exit_state(message, Some(api_id(input, instance)))
-            }
-        }),
-    }
-}
-
-/// The instance before the newest, else the last state in the API.
-fn last_state(
-    input: &StatusInput<'_>,
-    previous: Option<&ContainerStatus>,
-    newest: &Instance,
-    older: Option<&Instance>,
-) -> Option<ContainerState> {
-    if let Some(older) = older.filter(|older| older.state == RuntimeState::Exited && !older.is_unread) {
-        return Some(terminated_state(end(input, older)));
-    }
-    let previous = previous?;
-    match has_exited(previous) && previous.container_id.as_deref() != Some(&api_id(input, newest)) {
-        true => previous.state.clone(),
-        false => previous.last_state.clone(),
     }
 }
 
@@ -323,67 +337,6 @@ fn running(started_at: Option<Timestamp>) -> ContainerState {
         }),
         ..Default::default()
     }
-}
-
-fn end(input: &StatusInput<'_>, instance: &Instance) -> ContainerStateTerminated {
-    // Like the kubelet: 1970 if the runtime has no time, as for a container that never started, and no times for an unknown exit.
-    let is_unknown = instance.reason == STATUS_UNKNOWN;
-    let time = |time: Option<Timestamp>| time.or((!is_unknown).then_some(Timestamp::UNIX_EPOCH)).map(Time);
-    ContainerStateTerminated {
-        container_id: Some(api_id(input, instance)),
-        exit_code: instance.exit_code,
-        finished_at: time(instance.finished_at),
-        message: joined(&instance.message, input.messages.get(&instance.id)),
-        reason: Some(instance.reason.clone()).filter(|reason| !reason.is_empty()),
-        signal: None,
-        started_at: time(instance.started_at),
-    }
-}
-
-fn api_id(input: &StatusInput<'_>, instance: &Instance) -> String {
-    format!("{}://{}", input.runtime_name, instance.id)
-}
-
-/// The entry of a container that the runtime does not have.
-fn absent_entry(
-    input: &StatusInput<'_>,
-    spec: &PodSpec,
-    instances: &Instances<'_>,
-    slot: &Slot<'_>,
-    previous: Option<&ContainerStatus>,
-) -> ContainerStatus {
-    let is_stopped = input.stage != StatusStage::Terminating;
-    let (shown, last) = previous.map_or((None, None), |it| (it.state.clone(), it.last_state.clone()));
-    let shown = shown.unwrap_or_default();
-    let (is_running, is_exited) = (shown.running.is_some(), shown.terminated.is_some());
-    let crashed = last.as_ref().and_then(|last| last.terminated.as_ref());
-    // A crash loop ends with its last exit, unless that was a success, which is not certain.
-    let is_crash = shown.waiting.as_ref().and_then(|it| it.reason.as_deref()) == Some(CRASH_LOOP)
-        && crashed.is_some_and(|exit| exit.exit_code != 0);
-    // The kubelet drops the IDs of a lost container. They are needed to search the logs.
-    let mut entry = match previous.filter(|previous| previous.container_id.is_some()) {
-        Some(previous) => previous.clone(),
-        None => ContainerStatus {
-            name: slot.name.to_owned(),
-            image: slot.image.to_owned(),
-            ..Default::default()
-        },
-    };
-    (entry.state, entry.last_state) = match () {
-        // A runtime that was queried too early can still correct it.
-        () if is_exited || is_running && !is_stopped => (Some(shown), last),
-        // An init container without a record has succeeded if a regular container was created after it.
-        () if slot.role == Role::Init && instances.any_regular => (Some(inferred_success()), last),
-        () if is_running => {
-            let message = "The runtime no longer knew the container when the pod was taken down; it was running before";
-            (Some(unknown_exit_state(message, entry.container_id.clone())), last)
-        }
-        () if is_crash && is_stopped => (last, None),
-        // The kubelet keeps the reason of a failed start in memory. This agent takes it from the API.
-        () if shown.waiting.is_some() => (Some(shown), last),
-        () => (Some(waiting(Some(default_reason(spec)))), last),
-    };
-    entry
 }
 
 fn inferred_success() -> ContainerState {

@@ -23,70 +23,49 @@ pub(super) const FAILED: &str = "Failed";
 /// Phase of a pod of which not all containers have been started.
 const PENDING: &str = "Pending";
 
-/// A phase with its reason and message.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct PhaseDecision {
-    pub phase: Option<String>,
-    pub reason: Option<String>,
-    pub message: Option<String>,
-}
-
 /// Whether a status has a terminal phase, which a pod never leaves.
 pub fn has_terminal_phase(status: &PodStatus) -> bool {
     status.phase.as_deref().is_some_and(is_terminal_phase)
 }
 
-// === impl PhaseDecision ===
-
-impl PhaseDecision {
-    /// The values in the API.
-    fn from_status(status: &PodStatus) -> Self {
-        Self {
-            phase: status.phase.clone(),
-            reason: status.reason.clone(),
-            message: status.message.clone(),
-        }
+/// The phase of this status, with its reason and message.
+pub(super) fn of_status(status: &PodStatus) -> PodStatus {
+    PodStatus {
+        phase: status.phase.clone(),
+        reason: status.reason.clone(),
+        message: status.message.clone(),
+        ..PodStatus::default()
     }
+}
 
-    pub fn new(phase: &str, reason: &str, message: &str) -> Self {
-        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-        Self {
-            phase: Some(phase.to_owned()),
-            reason: text(reason),
-            message: text(message),
-        }
-    }
-
-    pub fn is_terminal(&self) -> bool {
-        self.phase.as_deref().is_some_and(is_terminal_phase)
-    }
-
-    /// A terminal phase waits while a process may run: the pod's exclusive resources are not free (`mergePodStatus`).
-    pub fn without_early_terminal_phase(self, stage: StatusStage, api: &PodStatus) -> Self {
-        match stage {
-            StatusStage::Terminating if self.is_terminal() => Self::from_status(api),
-            StatusStage::Terminating | StatusStage::Stopped | StatusStage::Terminated => self,
-        }
+/// A phase with its reason and message, which may be empty.
+pub(super) fn new(phase: &str, reason: &str, message: &str) -> PodStatus {
+    let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    PodStatus {
+        phase: Some(phase.to_owned()),
+        reason: text(reason),
+        message: text(message),
+        ..PodStatus::default()
     }
 }
 
 /// Phase, reason and message, by precedence: a terminal phase in the API, an eviction, the active deadline, the containers. The
 /// phase of the containers follows after their stop.
-pub(super) fn decide(input: &StatusInput<'_>, spec: &PodSpec, api: &PodStatus, lists: &Lists) -> PhaseDecision {
+pub(super) fn decide(input: &StatusInput<'_>, spec: &PodSpec, api: &PodStatus, lists: &Lists) -> PodStatus {
     if has_terminal_phase(api) {
-        return PhaseDecision::from_status(api);
+        return of_status(api);
     }
     if let Some(eviction) = input.eviction {
-        return PhaseDecision::new(FAILED, &eviction.reason, &eviction.message);
+        return new(FAILED, &eviction.reason, &eviction.message);
     }
     if exceeds_deadline(input, spec, api) {
-        return PhaseDecision::new(FAILED, DEADLINE_EXCEEDED, DEADLINE_MESSAGE);
+        return new(FAILED, DEADLINE_EXCEEDED, DEADLINE_MESSAGE);
     }
     match input.stage {
-        StatusStage::Terminating => PhaseDecision::from_status(api),
+        StatusStage::Terminating => of_status(api),
         StatusStage::Stopped | StatusStage::Terminated => match phase_of_containers(spec, lists) {
-            phase if api.phase.as_deref() == Some(phase) => PhaseDecision::from_status(api),
-            phase => PhaseDecision::new(phase, "", ""),
+            phase if api.phase.as_deref() == Some(phase) => of_status(api),
+            phase => new(phase, "", ""),
         },
     }
 }
