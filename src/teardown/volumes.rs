@@ -21,19 +21,20 @@ use crate::{
     },
 };
 
-mod calls;
 mod kinds;
 mod planned;
 mod pod_volumes;
 pub mod storage;
+mod volume;
 
 pub use kinds::csi::{IsDue, csi_users, is_csi_volume_used, unstage_unused_volumes};
 pub use kinds::mapped_pods;
 use kinds::{Kind, SharedKind};
 pub use planned::{PlannedVolume, planned};
-use pod_volumes::{PodVolumes, Volume};
+use pod_volumes::PodVolumes;
 pub use storage::Approved;
 use storage::Storage;
+use volume::{Shape, Volume};
 
 /// Tears down the pod's volumes and checks that they are removed. It may be repeated.
 ///
@@ -64,11 +65,9 @@ pub async fn tear_down_approved(pod: &PodDir, storage: &Arc<Storage>, approved: 
 async fn tear_down_all(pod: &PodDir, storage: &Arc<Storage>, approved: &Approved) -> Result<(), Vec<Fault>> {
     let own = pod.clone();
     let tear_down = move |storage: &Storage| tear_down(&own, storage);
-    let GroupResult { mut faults, shared } = storage.run_blocking("tear down", pod.path(), tear_down).await?;
+    let (mut faults, shared) = storage.run_blocking("tear down", pod.path(), tear_down).await?;
     if !shared.is_empty() {
-        let volumes = shared
-            .iter()
-            .map(|volume| volume.kind.tear_down(storage, pod, &volume.dir, approved));
+        let volumes = shared.iter().map(|(kind, it)| kind.tear_down(storage, it, approved));
         for done in join_all(volumes).await {
             faults.extend(done.err().into_iter().flatten());
         }
@@ -84,7 +83,8 @@ async fn tear_down_all(pod: &PodDir, storage: &Arc<Storage>, approved: &Approved
 /// Whether a volume is left that a controller may have attached to this node. An unreadable volume may be one, and so may a mount
 /// of a pod without directory. Blocks.
 pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
-    let may_be = |volume: &VolumeDir| kinds::for_plugin(&volume.plugin).is_none_or(Kind::may_be_attached);
+    let is_attachable = |kind| kind == Kind::Shared(SharedKind::Csi);
+    let may_be = |it: &VolumeDir| kinds::for_plugin(Shape::FileSystem, &it.plugin).is_none_or(is_attachable);
     let check = |dir: &Dir| -> Result<bool, Fault> {
         Ok(volumes_in(dir)?.iter().any(may_be) || !entries_by_plugin(dir, names::DEVICES)?.is_empty())
     };
@@ -95,11 +95,8 @@ pub fn may_hold_attached(pod: &PodDir, mounts: &Mounts) -> bool {
     }
 }
 
-/// Result for the volumes that are torn down together, and the volumes for the second step.
-struct GroupResult {
-    faults: Vec<Fault>,
-    shared: Vec<Volume<SharedKind>>,
-}
+/// The faults of the volumes that are torn down together, and the volumes for the second step.
+type GroupResult = (Vec<Fault>, Vec<(SharedKind, Volume)>);
 
 /// Tears down the volumes that need no driver. Blocks.
 fn tear_down(pod: &PodDir, storage: &Storage) -> Result<GroupResult, Vec<Fault>> {
@@ -111,15 +108,15 @@ fn tear_down(pod: &PodDir, storage: &Storage) -> Result<GroupResult, Vec<Fault>>
         let table = mounts.read()?;
         let mut faults = mounted_without_directory(pod, &table, shared.is_empty());
         faults.extend(hanging(effects, |path| path.starts_with(pod.path())));
-        return Ok(GroupResult { faults, shared });
+        return Ok((faults, shared));
     };
-    let found = PodVolumes::in_dir(&dir, mapped)?;
+    let found = PodVolumes::in_dir(pod, &dir, mapped)?;
     let mut work = Work::on(&dir, effects);
     work.faults.extend(found.skipped.iter().cloned());
     // Markers are removed first, so that no kubelet takes a half-removed volume for a complete one.
-    let markers = found.own.iter().filter_map(|it| it.kind.marker(&it.dir.name));
+    let markers = found.own.iter().filter_map(|(kind, it)| kind.marker(&it.dir.name));
     work.remove_trees(Path::new(names::PLUGINS).join(names::EMPTY_DIR), markers);
-    let own = found.own.iter().map(|volume| volume.path.as_path());
+    let own = found.own.iter().map(|(_, volume)| volume.path.as_path());
     let paths: Vec<&Path> = found.subpaths().chain(own).collect();
     match work.unmount_all(mounts, &paths) {
         Some(table) => remove(work, pod, found, &table),
@@ -139,36 +136,31 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTabl
     for subpaths in found.subpaths().filter(|path| !busy(&[path])) {
         work.remove_trees(names::SUBPATHS, subpaths.file_name());
     }
-    for volume in found.own.iter().filter(|volume| !busy(&volume.paths())) {
-        volume.kind.remove(&mut work, &volume.dir);
+    for (kind, volume) in found.own.iter().filter(|(_, volume)| !busy(&volume.paths())) {
+        kind.remove(&mut work, &volume.dir);
     }
     work.remove_if_empty(work.dir, names::SUBPATHS.as_ref());
 
     let PodVolumes { shared, kept, .. } = found;
     let (ready, busy): (Vec<_>, Vec<_>) = shared
         .into_iter()
-        .partition(|it| it.subpaths.as_ref().is_none_or(|subpaths| !busy(&[subpaths])));
+        .partition(|(_, it)| it.subpaths.as_ref().is_none_or(|subpaths| !busy(&[subpaths])));
     let explained = work.faults.iter().map(|fault| &fault.path).chain(&kept);
-    let explained = explained.chain(ready.iter().chain(&busy).map(|it| &it.path));
+    let explained = explained.chain(ready.iter().chain(&busy).map(|(_, it)| &it.path));
     let explained: Vec<&Path> = explained.map(PathBuf::as_path).collect();
     let more = find_leftovers(pod, table, &explained, effects)?;
     work.faults.extend(more);
     // Until drivers have unpublished their volumes, these may be other views of those.
     if ready.is_empty() && busy.is_empty() {
-        work.faults.extend(mounted_elsewhere(pod, table));
-        work.faults.extend(devices(pod, table));
+        work.faults.extend(mounted_elsewhere(pod, table, true));
     }
-    Ok(GroupResult {
-        faults: work.faults,
-        shared: ready,
-    })
+    Ok((work.faults, ready))
 }
 
 fn check_removed(pod: &PodDir, storage: &Storage) -> Result<(), Vec<Fault>> {
     let table = storage.mounts.read()?;
     let mut more = find_leftovers(pod, &table, &[], &storage.effects)?;
-    more.extend(mounted_elsewhere(pod, &table));
-    more.extend(devices(pod, &table));
+    more.extend(mounted_elsewhere(pod, &table, true));
     ok_if_empty(more)
 }
 
@@ -199,25 +191,21 @@ fn mounted_below(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault
     mounted.map(|path| Fault::new("unmount", path, Cause::StillMounted))
 }
 
-fn mounted_elsewhere(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {
+/// Mounts for the pod outside of its directory. `with_devices`: also raw block devices mapped for it, by the mount table alone: the
+/// teardown searches directories.
+fn mounted_elsewhere(pod: &PodDir, table: &MountTable, with_devices: bool) -> impl Iterator<Item = Fault> {
     let elsewhere = table.strays.of_pod(pod.uid());
-    elsewhere.map(|path| Fault::new("unmount", path, Cause::MountedElsewhere))
-}
-
-/// Raw block devices mapped for the pod, by the mount table alone: the teardown searches directories.
-fn devices(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {
-    let devices = table.strays.devices_of(pod.uid()).iter();
-    devices.map(|path| Fault::new("unmount", path, Cause::StillMounted))
+    let elsewhere = elsewhere.map(|path| Fault::new("unmount", path, Cause::MountedElsewhere));
+    let devices = table.strays.devices_of(pod.uid()).iter().filter(move |_| with_devices);
+    elsewhere.chain(devices.map(|path| Fault::new("unmount", path, Cause::StillMounted)))
 }
 
 /// Mounts of a pod without directory. A volume whose path has no UID may be the pod's.
 fn mounted_without_directory(pod: &PodDir, table: &MountTable, with_devices: bool) -> Vec<Fault> {
     let nameless = table.strays.volumes_without_uid().iter();
     let nameless = nameless.map(|path| Fault::new("unmount", path, Cause::MountedForUnknownPod));
-    let known = mounted_below(pod, table)
-        .chain(mounted_elsewhere(pod, table))
-        .chain(nameless);
-    known.chain(devices(pod, table).filter(|_| with_devices)).collect()
+    let known = mounted_below(pod, table).chain(mounted_elsewhere(pod, table, with_devices));
+    known.chain(nameless).collect()
 }
 
 /// Whether anything is or may be mounted for the pod, regardless of its directory.

@@ -7,13 +7,13 @@ use std::{
 };
 
 use super::{
-    calls::Calls,
     storage::{Approved, Storage},
+    volume::{Calls, Shape, Volume},
 };
 use crate::{
     node::{
         fault::Fault,
-        pod_dir::{PodDir, VolumeDir, names},
+        pod_dir::{VolumeDir, names},
     },
     teardown::on_disk::Work,
 };
@@ -21,8 +21,6 @@ use crate::{
 pub mod csi;
 mod device;
 mod local;
-
-use csi::Shape;
 
 /// A kind of volumes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,9 +45,7 @@ pub(super) enum OwnKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SharedKind {
     Local,
-    LocalDevice,
     Csi,
-    CsiDevice,
 }
 
 /// The table. Volumes of any other plugin stay unchanged, are reported, and block their pod.
@@ -79,18 +75,10 @@ const MAPS: [(&str, &str, &str); 3] = [
     (names::CSI, csi::PUBLISHED_DEVICES, ""),
 ];
 
-/// The kind of this plugin, if it is supported.
-pub(super) fn for_plugin(plugin: &OsStr) -> Option<Kind> {
-    KINDS.iter().find(|(name, _)| plugin == *name).map(|(_, kind)| *kind)
-}
-
-/// The kind of raw block volumes of this plugin, if it is supported.
-pub(super) fn for_device_plugin(plugin: &OsStr) -> Option<SharedKind> {
-    match plugin.to_str() {
-        Some(local::PLUGIN) => Some(SharedKind::LocalDevice),
-        Some(names::CSI) => Some(SharedKind::CsiDevice),
-        _ => None,
-    }
+/// The kind of volumes of this plugin, if it is supported.
+pub(super) fn for_plugin(shape: Shape, plugin: &OsStr) -> Option<Kind> {
+    let kind = KINDS.iter().find(|(name, _)| plugin == *name).map(|(_, kind)| *kind);
+    kind.filter(|kind| shape == Shape::FileSystem || matches!(kind, Kind::Shared(_)))
 }
 
 /// Raw block volumes with files for this pod outside of its directory. The kubelet creates the link there last, so a crash may have
@@ -122,15 +110,6 @@ pub fn mapped_pods(storage: &Storage) -> Result<Vec<String>, Fault> {
     Ok(pods)
 }
 
-// === impl Kind ===
-
-impl Kind {
-    /// Whether a controller may have attached such a volume to this node, and waits for its unmount.
-    pub fn may_be_attached(self) -> bool {
-        self == Self::Shared(SharedKind::Csi)
-    }
-}
-
 // === impl OwnKind ===
 
 impl OwnKind {
@@ -158,12 +137,10 @@ impl OwnKind {
 
 impl SharedKind {
     /// What [`Self::tear_down`] would call. Reads files of the kubelet only. Blocks.
-    pub fn planned(self, storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<Calls, Fault> {
+    pub fn planned(self, storage: &Storage, volume: &Volume) -> Result<Calls, Fault> {
         match self {
-            Self::Local => local::planned(storage, pod, volume),
-            Self::LocalDevice => Ok(local::planned_device(storage, pod, volume)),
-            Self::Csi => csi::planned(storage, pod, volume, Shape::FileSystem),
-            Self::CsiDevice => csi::planned(storage, pod, volume, Shape::Block),
+            Self::Local => local::planned(storage, volume),
+            Self::Csi => csi::planned(storage, volume),
         }
     }
 
@@ -171,15 +148,12 @@ impl SharedKind {
     pub async fn tear_down(
         self,
         storage: &Arc<Storage>,
-        pod: &PodDir,
-        volume: &VolumeDir,
+        volume: &Volume,
         approved: &Approved,
     ) -> Result<(), Vec<Fault>> {
         match self {
-            Self::Local => local::tear_down(storage, pod, volume).await,
-            Self::LocalDevice => local::tear_down_device(storage, pod, volume).await,
-            Self::Csi => csi::tear_down(storage, pod, volume, Shape::FileSystem, approved).await,
-            Self::CsiDevice => csi::tear_down(storage, pod, volume, Shape::Block, approved).await,
+            Self::Local => local::tear_down(storage, volume).await,
+            Self::Csi => csi::tear_down(storage, volume, approved).await,
         }
     }
 }

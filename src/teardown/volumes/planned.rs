@@ -2,12 +2,7 @@
 
 use std::path::Path;
 
-use super::{
-    calls::Calls,
-    kinds,
-    pod_volumes::{PodVolumes, Volume},
-    storage::Storage,
-};
+use super::{kinds, pod_volumes::PodVolumes, storage::Storage, volume::Calls};
 use crate::{
     node::{fault::Fault, mounts::MountTable, pod_dir::PodDir},
     teardown::plan::PlannedAction,
@@ -28,20 +23,16 @@ pub struct PlannedVolume {
 pub fn planned(pod: &PodDir, storage: &Storage, table: &MountTable) -> Result<Vec<PlannedVolume>, Fault> {
     let mapped = kinds::mapped_for(storage, pod.uid())?;
     let found = match pod.open()? {
-        Some(dir) => PodVolumes::in_dir(&dir, mapped)?,
+        Some(dir) => PodVolumes::in_dir(pod, &dir, mapped)?,
         None => PodVolumes::without_dir(pod, mapped),
     };
-    let own = found.own.iter();
-    let mut all: Vec<_> = own.map(|it| planned_volume(it, table, Calls::default())).collect();
-    all.extend(
-        found
-            .stray
-            .iter()
-            .map(|path| planned_at(path, &[path], table, Calls::default())),
-    );
-    for shared in &found.shared {
-        let calls = shared.kind.planned(storage, pod, &shared.dir)?;
-        all.push(planned_volume(shared, table, calls));
+    let own = found.own.iter().map(|(_, volume)| volume.paths());
+    let simple = own.chain(found.stray.iter().map(|path| vec![path.as_path()]));
+    let mut all: Vec<_> = simple
+        .map(|paths| planned_at(&paths, table, Calls::default()))
+        .collect();
+    for (kind, volume) in &found.shared {
+        all.push(planned_at(&volume.paths(), table, kind.planned(storage, volume)?));
     }
     let unsupported = found.skipped.iter().map(|fault| PlannedVolume {
         name: String::new(),
@@ -55,12 +46,9 @@ pub fn planned(pod: &PodDir, storage: &Storage, table: &MountTable) -> Result<Ve
     Ok(all)
 }
 
-fn planned_volume<K>(volume: &Volume<K>, table: &MountTable, calls: Calls) -> PlannedVolume {
-    planned_at(&volume.path, &volume.paths(), table, calls)
-}
-
-/// `paths` are all directories of the volume, in the order of their removal. Mounts at or below these are unmounted first.
-fn planned_at(path: &Path, paths: &[&Path], table: &MountTable, calls: Calls) -> PlannedVolume {
+/// `paths` are all directories of the volume, in the order of their removal, with its own last. Mounts at or below these are unmounted
+/// first.
+fn planned_at(paths: &[&Path], table: &MountTable, calls: Calls) -> PlannedVolume {
     let is_by_driver = |path: &Path| calls.target.as_ref().is_some_and(|target| path == Path::new(target));
     let mounts = table.mounts_at_or_below(paths).into_iter();
     let unmounts = mounts
@@ -72,8 +60,9 @@ fn planned_at(path: &Path, paths: &[&Path], table: &MountTable, calls: Calls) ->
     let removals = paths.iter().map(|path| PlannedAction::RemoveDirectory {
         path: path.display().to_string(),
     });
+    let name = paths.last().and_then(|path| path.file_name());
     PlannedVolume {
-        name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+        name: name.unwrap_or_default().to_string_lossy().into_owned(),
         actions: unmounts.chain(calls.actions.iter().cloned()).chain(removals).collect(),
         calls,
     }

@@ -1,11 +1,14 @@
 //! The content of a pod's directory, sorted by what happens to it.
 
 use std::{
-    ffi::{OsStr, OsString},
+    ffi::OsString,
     path::{Path, PathBuf},
 };
 
-use super::kinds::{self, Kind, OwnKind, SharedKind};
+use super::{
+    kinds::{self, Kind, OwnKind, SharedKind},
+    volume::{Shape, Volume},
+};
 use crate::node::{
     dirs::Dir,
     fault::{Cause, Fault},
@@ -16,9 +19,9 @@ use crate::node::{
 #[derive(Default)]
 pub(super) struct PodVolumes {
     /// Volumes that are torn down together.
-    pub own: Vec<Volume<OwnKind>>,
+    pub own: Vec<(OwnKind, Volume)>,
     /// Volumes that are torn down one by one. Their subPath targets are unmounted before.
-    pub shared: Vec<Volume<SharedKind>>,
+    pub shared: Vec<(SharedKind, Volume)>,
     /// Directories `volume-subpaths/<volume>` without a volume: of hostPath volumes, or of removed volumes.
     pub stray: Vec<PathBuf>,
     /// Why volumes stay unchanged.
@@ -27,127 +30,89 @@ pub(super) struct PodVolumes {
     pub kept: Vec<PathBuf>,
 }
 
-/// A volume to tear down.
-pub(super) struct Volume<K> {
-    pub dir: VolumeDir,
-    pub kind: K,
-    /// Its directory, or the link of a raw block volume.
-    pub path: PathBuf,
-    /// Directory of its subPath targets.
-    pub subpaths: Option<PathBuf>,
-}
-
 // === impl PodVolumes ===
 
 impl PodVolumes {
     /// Only the raw block volumes `mapped` for this pod, whose directory does not exist or cannot be seen.
     pub fn without_dir(pod: &PodDir, mapped: Vec<VolumeDir>) -> Self {
         let mut found = Self::default();
-        // All have a supported kind.
-        found.add_devices(&pod.path().join(names::DEVICES), mapped);
+        for device in mapped {
+            found.add(pod, Shape::Block, device, None);
+        }
         found
     }
 
     /// The volumes in this pod's directory, and the raw block volumes `mapped` for it elsewhere.
-    pub fn in_dir(dir: &Dir, mapped: Vec<VolumeDir>) -> Result<Self, Fault> {
+    pub fn in_dir(pod: &PodDir, dir: &Dir, mapped: Vec<VolumeDir>) -> Result<Self, Fault> {
         let all_subpaths = dir.path().join(names::SUBPATHS);
         let subpaths = dir.open_below(names::SUBPATHS)?;
         let mut subpaths = subpaths.map_or(Ok(Vec::new()), |subpaths| subpaths.names())?;
-        let (volumes, unknown): (Vec<_>, Vec<_>) = volumes_in(dir)?
-            .into_iter()
-            .map(|volume| (kinds::for_plugin(&volume.plugin), volume))
-            .partition(|(kind, _)| kind.is_some());
         let mut devices = entries_by_plugin(dir, names::DEVICES)?;
         devices.extend(mapped.into_iter().map(|it| (it.plugin, it.name)));
         devices.sort();
         devices.dedup();
         let devices = devices.into_iter().map(|(plugin, name)| VolumeDir { plugin, name });
+        let volumes = volumes_in(dir)?.into_iter().map(|volume| (Shape::FileSystem, volume));
+        let (mut known, unknown): (Vec<_>, Vec<_>) = volumes
+            .chain(devices.map(|device| (Shape::Block, device)))
+            .partition(|(shape, it)| kinds::for_plugin(*shape, &it.plugin).is_some());
 
         let mut found = Self::default();
-        let unknown: Vec<_> = unknown.into_iter().map(|(_, volume)| volume).collect();
-        let at = dir.path().join(names::VOLUMES);
-        found
-            .skipped
-            .extend(unknown.iter().map(|it| unsupported("unmount", &at, it)));
-        let unknown_devices = found.add_devices(&dir.path().join(names::DEVICES), devices);
-        let is_other = |wanted: &OsStr| unknown.iter().chain(&unknown_devices).any(|it| it.name == wanted);
-
-        for (kind, volume) in volumes {
-            let path = dir.path().join(volume.relative());
+        let is_other = |wanted: &OsString| unknown.iter().any(|(_, it)| it.name == *wanted);
+        for (shape, volume) in &unknown {
+            found.add(pod, *shape, volume.clone(), None);
+        }
+        known.sort_by_key(|(shape, _)| *shape == Shape::FileSystem);
+        for (shape, volume) in known {
             let target = all_subpaths.join(&volume.name);
-            let has_subpaths = subpaths.contains(&volume.name);
+            let has_subpaths = shape == Shape::FileSystem && subpaths.contains(&volume.name);
             if has_subpaths && is_other(&volume.name) {
                 found.skipped.push(Fault::new("unmount", target, Cause::SharedName));
-                continue;
-            }
-            let subpaths = has_subpaths.then_some(target);
-            match kind {
-                Some(Kind::Own(kind)) => found.own.push(Volume::new(volume, kind, path, subpaths)),
-                Some(Kind::Shared(kind)) => found.shared.push(Volume::new(volume, kind, path, subpaths)),
-                None => {}
+            } else {
+                found.add(pod, shape, volume, has_subpaths.then_some(target));
             }
         }
-        let own = found.own.iter().map(|volume| &volume.dir.name);
-        let named: Vec<_> = own.chain(found.shared.iter().map(|volume| &volume.dir.name)).collect();
+        let own = found.own.iter().map(|(_, volume)| &volume.dir.name);
+        let shared = found.shared.iter().map(|(_, volume)| &volume.dir.name);
+        let named: Vec<_> = own.chain(shared).collect();
         subpaths.retain(|name| !named.contains(&name));
-        let (kept, stray): (Vec<_>, Vec<_>) = subpaths.into_iter().partition(|name| is_other(name));
+        let (kept, stray): (Vec<_>, Vec<_>) = subpaths.into_iter().partition(is_other);
         let paths = |names: Vec<OsString>| names.into_iter().map(|name| all_subpaths.join(name)).collect();
         (found.kept, found.stray) = (paths(kept), paths(stray));
         Ok(found)
     }
 
-    /// Adds raw block volumes with links in the directory `at`. Returns those that are not supported.
-    fn add_devices(&mut self, at: &Path, devices: impl IntoIterator<Item = VolumeDir>) -> Vec<VolumeDir> {
-        let mut unknown = Vec::new();
-        for device in devices {
-            match kinds::for_device_plugin(&device.plugin) {
-                Some(kind) => {
-                    let path = at.join(&device.plugin).join(&device.name);
-                    self.shared.push(Volume::new(device, kind, path, None));
-                }
-                None => {
-                    self.skipped.push(unsupported("unmap", at, &device));
-                    unknown.push(device);
-                }
+    /// Adds a volume. One of an unsupported kind is skipped.
+    fn add(&mut self, pod: &PodDir, shape: Shape, dir: VolumeDir, subpaths: Option<PathBuf>) {
+        let (verb, parent) = match shape {
+            Shape::FileSystem => ("unmount", names::VOLUMES),
+            Shape::Block => ("unmap", names::DEVICES),
+        };
+        let volume = Volume {
+            path: pod.path().join(parent).join(&dir.plugin).join(&dir.name),
+            pod: pod.clone(),
+            dir,
+            shape,
+            subpaths,
+        };
+        match kinds::for_plugin(shape, &volume.dir.plugin) {
+            Some(Kind::Own(kind)) => self.own.push((kind, volume)),
+            Some(Kind::Shared(kind)) => self.shared.push((kind, volume)),
+            None => {
+                let VolumeDir { plugin, name } = volume.dir;
+                let cause = Cause::UnknownPlugin { plugin, name };
+                self.skipped.push(Fault::new(verb, volume.path, cause));
             }
         }
-        unknown
     }
 
     /// All directories of subPath targets to remove.
     pub fn subpaths(&self) -> impl Iterator<Item = &Path> {
-        let own = self.own.iter().map(|volume| &volume.subpaths);
-        own.chain(self.shared.iter().map(|volume| &volume.subpaths))
+        let own = self.own.iter().map(|(_, volume)| &volume.subpaths);
+        own.chain(self.shared.iter().map(|(_, volume)| &volume.subpaths))
             .flatten()
             .chain(&self.stray)
             .map(PathBuf::as_path)
-    }
-}
-
-fn unsupported(verb: &'static str, at: &Path, volume: &VolumeDir) -> Fault {
-    let VolumeDir { plugin, name } = volume.clone();
-    Fault::new(
-        verb,
-        at.join(&plugin).join(&name),
-        Cause::UnknownPlugin { plugin, name },
-    )
-}
-
-// === impl Volume ===
-
-impl<K> Volume<K> {
-    fn new(dir: VolumeDir, kind: K, path: PathBuf, subpaths: Option<PathBuf>) -> Self {
-        Self {
-            dir,
-            kind,
-            path,
-            subpaths,
-        }
-    }
-
-    /// All paths with mounts of the volume, at or below, in the order of their unmount.
-    pub fn paths(&self) -> Vec<&Path> {
-        self.subpaths.iter().chain([&self.path]).map(PathBuf::as_path).collect()
     }
 }
 
@@ -156,15 +121,17 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::node::kubelet_root::KubeletRoot;
 
     fn found(paths: &[&str]) -> (PathBuf, PodVolumes) {
         let temp = tempfile::tempdir().unwrap();
-        let root = temp.path().canonicalize().unwrap();
+        let root = KubeletRoot::at(temp.path().canonicalize().unwrap());
+        let pod = PodDir::new(&root, "u").unwrap();
         for path in paths {
-            fs::create_dir_all(root.join(path)).unwrap();
+            fs::create_dir_all(pod.path().join(path)).unwrap();
         }
-        let found = PodVolumes::in_dir(&Dir::open(&root).unwrap().unwrap(), Vec::new()).unwrap();
-        (root, found)
+        let found = PodVolumes::in_dir(&pod, &pod.open().unwrap().unwrap(), Vec::new()).unwrap();
+        (pod.path().to_owned(), found)
     }
 
     #[test]
@@ -175,7 +142,7 @@ mod tests {
             "volume-subpaths/a/c/0",
             "volume-subpaths/host/c/1",
         ]);
-        let subpaths: Vec<_> = found.own.iter().map(|volume| volume.subpaths.clone()).collect();
+        let subpaths: Vec<_> = found.own.iter().map(|(_, volume)| volume.subpaths.clone()).collect();
         assert_eq!(subpaths, [Some(root.join("volume-subpaths/a")), None]);
         assert_eq!(found.stray, [root.join("volume-subpaths/host")]);
         assert_eq!(found.skipped, []);

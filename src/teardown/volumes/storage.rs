@@ -26,13 +26,6 @@ use crate::{
 /// [`Cause::DriverFailed`].
 pub type Approved = Arc<BTreeSet<String>>;
 
-/// A driver that cannot be called.
-pub(super) struct NoDriver {
-    pub why: DriverUnavailable,
-    /// It does not run: no process listens on its sockets.
-    pub certain: bool,
-}
-
 /// Mounts, directories and drivers of the node, and the API server's state of its volumes.
 #[derive(Clone)]
 pub struct Storage {
@@ -160,14 +153,11 @@ impl Storage {
         out.map_err(|why| fault_of("remove from volumesInUse", mounted_at, &why))
     }
 
-    /// The CSI driver of this name.
-    pub(super) async fn csi(&self, driver: &str) -> Result<Result<Csi, NoDriver>, Vec<Fault>> {
-        let drivers = Registry::read(&self.root.path().join(DIRECTORY), &self.effects).await;
-        let drivers = drivers?;
-        Ok(drivers.csi(driver).await.map_err(|why| NoDriver {
-            why,
-            certain: drivers.is_complete(),
-        }))
+    /// The CSI driver of this name, or why it cannot be called, and whether that is certain: no process listens on its sockets.
+    pub(super) async fn csi(&self, driver: &str) -> Result<Result<Csi, (DriverUnavailable, bool)>, Vec<Fault>> {
+        let drivers = Registry::read(&self.root.path().join(DIRECTORY), &self.effects).await?;
+        let driver = drivers.csi(driver).await;
+        Ok(driver.map_err(|why| (why, drivers.is_complete())))
     }
 }
 

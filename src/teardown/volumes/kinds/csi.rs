@@ -13,8 +13,8 @@ use rustix::fs::FileType;
 
 use super::{
     super::{
-        calls::Calls,
         storage::{Approved, Storage},
+        volume::{Calls, Shape, Volume},
     },
     device,
 };
@@ -22,7 +22,7 @@ use crate::{
     node::{
         csi_files::{self, Lifecycle, TARGET, VolumeDataFile},
         fault::Fault,
-        pod_dir::{PodDir, VolumeDir, names},
+        pod_dir::names,
     },
     teardown::{on_disk::Work, plan::PlannedAction},
 };
@@ -35,26 +35,24 @@ mod unstage;
 mod unused;
 mod users;
 
-use identity::{Identity, UnidentifiedFile};
+use identity::Identity;
 use publication::CsiVolume;
 use staging::StagingPath;
 pub use staging::{BLOCK_VOLUMES, MAPS, PUBLISHED_DEVICES};
 pub use unused::{IsDue, unstage_unused_volumes};
-use users::Use;
-pub use users::{Shape, csi_users, is_csi_volume_used};
+pub use users::{csi_users, is_csi_volume_used};
 
 /// What tearing the volume down would call.
-pub fn planned(storage: &Storage, pod: &PodDir, volume: &VolumeDir, shape: Shape) -> Result<Calls, Fault> {
-    let target = &target(storage, pod, volume, shape);
-    let (identity, is_staged) = read_files(storage, pod, volume, shape)?;
+pub fn planned(storage: &Storage, volume: &Volume) -> Result<Calls, Fault> {
+    let target = &target(storage, volume);
+    let (identity, is_staged) = read_files(storage, volume)?;
     let identity = identity.ok();
-    let staging = staging_path(storage, volume, shape, identity.as_ref()).filter(|_| is_staged);
+    let staging = staging_path(storage, volume, identity.as_ref()).filter(|_| is_staged);
     let table = storage.all_mounts.read()?;
     let mut mounts = table.mounts_at_or_below(&[target]);
     if let Some((identity, staging)) = identity.as_ref().zip(staging.as_ref()) {
-        let own = Use::new(pod, shape, volume);
         let staged = table.mounts_at_or_below(&[staging.global()]);
-        if !staged.is_empty() && users::find_user(storage, identity, Some(&own))?.is_none() {
+        if !staged.is_empty() && users::find_user(storage, identity, Some(volume))?.is_none() {
             mounts.extend(staged);
         }
     }
@@ -80,20 +78,13 @@ pub fn planned(storage: &Storage, pod: &PodDir, volume: &VolumeDir, shape: Shape
 }
 
 /// Tears down the volume. It may be repeated.
-pub async fn tear_down(
-    storage: &Arc<Storage>,
-    pod: &PodDir,
-    volume: &VolumeDir,
-    shape: Shape,
-    approved: &Approved,
-) -> Result<(), Vec<Fault>> {
-    let target = &target(storage, pod, volume, shape);
-    let (identity, staging) = identify(storage, pod, volume, shape).await?;
+pub async fn tear_down(storage: &Arc<Storage>, volume: &Volume, approved: &Approved) -> Result<(), Vec<Fault>> {
+    let target = &target(storage, volume);
+    let (identity, staging) = identify(storage, volume).await?;
     let name = identity
         .as_ref()
         .map_or_else(|| target.display().to_string(), Identity::unique_name);
     let _lock = storage.locks.lock(&name).await;
-    let own = Use::new(pod, shape, volume);
     let csi = identity.as_ref().map(|identity| CsiVolume {
         storage,
         identity,
@@ -101,9 +92,9 @@ pub async fn tear_down(
     });
     let staged = csi.zip(staging);
 
-    if shape == Shape::Block {
-        let (link, uid) = (device::link(pod, volume), pod.uid().to_owned());
-        let (maps, device) = (staging::mapped(storage, &volume.name), [target.clone(), link]);
+    if volume.shape == Shape::Block {
+        let (maps, uid) = (staging::mapped(storage, &volume.dir.name), volume.pod.uid().to_owned());
+        let device = [target.clone(), volume.path.clone()];
         let unmap = move |storage: &Storage| maps.unmap(storage, &uid, &device);
         storage.run_blocking("unmap", target, unmap).await?;
     }
@@ -113,92 +104,79 @@ pub async fn tear_down(
     };
     if let Err(faults) = publication::unpublish(storage, csi, target).await {
         return Err(match &staged {
-            Some((csi, staging)) => csi.with_staging_mounts(own, vec![staging.clone()], faults).await,
+            Some((csi, staging)) => csi.with_staging_mounts(volume, vec![staging.clone()], faults).await,
             None => faults,
         });
     }
-    if shape == Shape::Block {
-        remove_published(storage, pod, volume).await?;
+    if volume.shape == Shape::Block {
+        remove_published(storage, volume).await?;
     }
     if let Some((csi, staging)) = staged {
-        csi.unstage_unless_used(Some(own), vec![staging], &published).await?;
+        csi.unstage_unless_used(Some(volume), vec![staging], &published).await?;
     }
-    let (pod, volume) = (pod.clone(), volume.clone());
-    let remove = move |storage: &Storage| match shape {
-        Shape::FileSystem => remove_volume_dir(storage, &pod, &volume),
-        Shape::Block => device::remove_link(storage, &pod, &volume),
+    let volume = volume.clone();
+    let remove = move |storage: &Storage| match volume.shape {
+        Shape::FileSystem => remove_volume_dir(storage, &volume),
+        Shape::Block => device::remove_link(storage, &volume),
     };
     storage.run_blocking("remove", target, remove).await
 }
 
 /// Where the driver publishes the volume for the pod.
-fn target(storage: &Storage, pod: &PodDir, volume: &VolumeDir, shape: Shape) -> PathBuf {
-    match shape {
-        Shape::FileSystem => pod.path().join(volume.relative()).join(TARGET),
-        Shape::Block => staging::published(storage, &volume.name).0.join(pod.uid()),
+fn target(storage: &Storage, volume: &Volume) -> PathBuf {
+    match volume.shape {
+        Shape::FileSystem => volume.path.join(TARGET),
+        Shape::Block => staging::published(storage, &volume.dir.name).0.join(volume.pod.uid()),
     }
 }
 
 /// The volume in the kubelet's files, and whether it may be staged. Blocks.
-fn read_files(
-    storage: &Storage,
-    pod: &PodDir,
-    volume: &VolumeDir,
-    shape: Shape,
-) -> Result<(Result<Identity, UnidentifiedFile>, bool), Fault> {
-    if shape == Shape::Block {
-        return Ok((StagingPath::block(storage, &volume.name).read_identity()?, true));
+fn read_files(storage: &Storage, volume: &Volume) -> Result<(Result<Identity, String>, bool), Fault> {
+    if volume.shape == Shape::Block {
+        return Ok((StagingPath::block(storage, &volume.dir.name).read_identity()?, true));
     }
-    let dir = match pod.open()? {
-        Some(dir) => dir.open_below(volume.relative())?,
+    let dir = match volume.pod.open()? {
+        Some(dir) => dir.open_below(volume.dir.relative())?,
         None => None,
     };
     let data = dir.map_or(Ok(VolumeDataFile::Missing), |dir| csi_files::read(&dir))?;
     // An ephemeral volume of one pod is neither staged nor attached.
     let is_ephemeral = matches!(&data, VolumeDataFile::Read(data) if data.lifecycle == Lifecycle::Ephemeral);
-    Ok((Identity::read(data, &pod.path().join(volume.relative())), !is_ephemeral))
+    Ok((Identity::read(data, &volume.path), !is_ephemeral))
 }
 
-fn staging_path(
-    storage: &Storage,
-    volume: &VolumeDir,
-    shape: Shape,
-    identity: Option<&Identity>,
-) -> Option<StagingPath> {
-    match shape {
+fn staging_path(storage: &Storage, volume: &Volume, identity: Option<&Identity>) -> Option<StagingPath> {
+    match volume.shape {
         Shape::FileSystem => StagingPath::file_system(storage, identity?),
-        Shape::Block => Some(StagingPath::block(storage, &volume.name)),
+        Shape::Block => Some(StagingPath::block(storage, &volume.dir.name)),
     }
 }
 
 /// The volume, by the kubelet's files, else by its PersistentVolume, and where it is staged, unless it never is.
 async fn identify(
     storage: &Arc<Storage>,
-    pod: &PodDir,
-    volume: &VolumeDir,
-    shape: Shape,
+    volume: &Volume,
 ) -> Result<(Option<Identity>, Option<StagingPath>), Vec<Fault>> {
-    let (own, read) = (pod.clone(), volume.clone());
-    let read = move |storage: &Storage| read_files(storage, &own, &read, shape);
-    let (identity, is_staged) = storage.read_blocking(pod.path(), read).await?;
+    let (uid, read) = (volume.pod.uid(), volume.clone());
+    let read = storage.read_blocking(volume.pod.path(), move |storage| read_files(storage, &read));
+    let (identity, is_staged) = read.await?;
     let identity = match identity {
         Ok(identity) => Some(identity),
         Err(why) => {
-            tracing::warn!(pod.uid = pod.uid(), %why, "Volume is not identified by its file");
-            let target = target(storage, pod, volume, shape);
-            Identity::of_persistent_volume(storage, &volume.name, &target).await?
+            tracing::warn!(pod.uid = uid, %why, "Volume is not identified by its file");
+            Identity::of_persistent_volume(storage, &volume.dir.name, &target(storage, volume)).await?
         }
     };
-    let staging = staging_path(storage, volume, shape, identity.as_ref()).filter(|_| is_staged);
+    let staging = staging_path(storage, volume, identity.as_ref()).filter(|_| is_staged);
     Ok((identity, staging))
 }
 
 /// Removes what the driver should have removed where it published a raw block device. It does not block the pod, and is removed with
 /// the volume's directories.
-async fn remove_published(storage: &Arc<Storage>, pod: &PodDir, volume: &VolumeDir) -> Result<(), Vec<Fault>> {
-    let (maps, uid) = (staging::published(storage, &volume.name), pod.uid().to_owned());
+async fn remove_published(storage: &Arc<Storage>, Volume { pod, dir, .. }: &Volume) -> Result<(), Vec<Fault>> {
+    let (maps, uid) = (staging::published(storage, &dir.name), pod.uid().to_owned());
     let what = maps.0.clone();
-    let remove = move |storage: &Storage| maps.remove_leftover_of(storage, &uid);
+    let remove = move |storage: &Storage| maps.remove_leftovers(&storage.effects, Some(&uid));
     match storage.run_blocking("remove", what, remove).await {
         Err(faults) if !faults.iter().any(Fault::is_blocked) => {
             tracing::warn!(
@@ -213,7 +191,7 @@ async fn remove_published(storage: &Arc<Storage>, pod: &PodDir, volume: &VolumeD
 }
 
 /// Removes the volume's directory: the mount point, the kubelet's file and itself, but no other content.
-fn remove_volume_dir(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<(), Vec<Fault>> {
+fn remove_volume_dir(storage: &Storage, Volume { pod, dir: volume, .. }: &Volume) -> Result<(), Vec<Fault>> {
     let Some(dir) = pod.open()? else {
         return Ok(());
     };

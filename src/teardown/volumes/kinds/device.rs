@@ -8,7 +8,7 @@ use std::{
 use nix::errno::Errno;
 use rustix::fs::FileType;
 
-use super::super::storage::Storage;
+use super::super::{storage::Storage, volume::Volume};
 use crate::{
     node::{
         dirs::Dir,
@@ -16,7 +16,7 @@ use crate::{
         fault::{Cause, Fault},
         loops,
         mounts::Mount,
-        pod_dir::{PodDir, VolumeDir, names},
+        pod_dir::{PodDir, names},
     },
     teardown::on_disk::Work,
 };
@@ -86,22 +86,14 @@ impl Maps {
         Ok(mounted || !loops::devices_on(&file, &[], &storage.sys_block)?.is_empty())
     }
 
-    /// Removes the leftovers of all pods, which have no mounts. A file with content is a fault.
-    pub fn remove_leftovers(&self, work: &mut Work<'_>) -> Result<(), Fault> {
+    /// Removes the leftovers of this pod, or of all pods. They have no mounts. A file with content is a fault.
+    pub fn remove_leftovers(&self, effects: &Effects, uid: Option<&str>) -> Result<(), Vec<Fault>> {
         let Some(dir) = Dir::open(&self.0)? else { return Ok(()) };
-        for name in dir.names()? {
-            work.record(remove_one(&dir, &name, work.effects));
+        let names = uid.map_or_else(|| dir.names(), |uid| Ok(vec![uid.into()]))?;
+        let mut work = Work::on(&dir, effects);
+        for name in names {
+            work.record(remove_one(&dir, &name, effects));
         }
-        Ok(())
-    }
-
-    /// Removes the leftover of one pod.
-    pub fn remove_leftover_of(&self, storage: &Storage, uid: &str) -> Result<(), Vec<Fault>> {
-        let Some(dir) = Dir::open(&self.0)? else {
-            return Ok(());
-        };
-        let mut work = Work::on(&dir, &storage.effects);
-        work.record(remove_one(&dir, uid.as_ref(), &storage.effects));
         work.done()
     }
 }
@@ -150,13 +142,8 @@ pub fn map_dirs(all: &Path, maps: &str) -> Result<impl Iterator<Item = Result<(O
     Ok(volumes.into_iter().filter_map(open))
 }
 
-/// The pod's link to the device.
-pub fn link(pod: &PodDir, volume: &VolumeDir) -> PathBuf {
-    pod.path().join(names::DEVICES).join(&volume.plugin).join(&volume.name)
-}
-
 /// Removes the pod's link to the device, the last part of the volume in its directory.
-pub fn remove_link(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<(), Vec<Fault>> {
+pub fn remove_link(storage: &Storage, Volume { pod, dir: volume, .. }: &Volume) -> Result<(), Vec<Fault>> {
     let Some(dir) = pod.open()? else {
         return Ok(());
     };

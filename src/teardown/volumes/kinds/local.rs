@@ -4,7 +4,10 @@
 use std::{ffi::OsStr, path::Path, sync::Arc};
 
 use super::{
-    super::{calls::Calls, storage::Storage},
+    super::{
+        storage::Storage,
+        volume::{Calls, Shape, Volume},
+    },
     device::{self, Maps},
 };
 use crate::{
@@ -12,7 +15,7 @@ use crate::{
         dirs::Dir,
         fault::Fault,
         mounts::Mount,
-        pod_dir::{PodDir, VolumeDir, names, other_pods},
+        pod_dir::{names, other_pods},
     },
     teardown::{on_disk::Work, plan::PlannedAction},
 };
@@ -23,68 +26,71 @@ const DEVICE_MOUNTS: &str = "plugins/kubernetes.io/local-volume/mounts";
 /// Below the kubelet's directory, with the escaped name of the plugin, unlike the device mounts.
 pub const ALL_MAPS: &str = "plugins/kubernetes.io~local-volume/volumeDevices";
 
-pub fn planned(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Result<Calls, Fault> {
-    let device = storage.root.path().join(DEVICE_MOUNTS).join(&volume.name);
-    let is_mounted = !storage.all_mounts.read()?.mounts_on(&device).is_empty();
-    let is_unmounted = is_mounted && !is_used_by_another(storage, pod, &volume.name)?;
-    let unmount = is_unmounted.then(|| PlannedAction::Unmount {
-        path: device.display().to_string(),
-        fs_type: "local".to_owned(),
-    });
+pub fn planned(storage: &Storage, volume: &Volume) -> Result<Calls, Fault> {
+    let action = match volume.shape {
+        Shape::FileSystem => {
+            let device = storage.root.path().join(DEVICE_MOUNTS).join(&volume.dir.name);
+            let is_mounted = !storage.all_mounts.read()?.mounts_on(&device).is_empty();
+            let is_unmounted = is_mounted && !is_used_by_another(storage, volume)?;
+            is_unmounted.then(|| PlannedAction::Unmount {
+                path: device.display().to_string(),
+                fs_type: "local".to_owned(),
+            })
+        }
+        Shape::Block => {
+            let path = maps(storage, volume).0.join(volume.pod.uid()).display().to_string();
+            Some(PlannedAction::UnmapDevice { path })
+        }
+    };
     Ok(Calls {
-        actions: unmount.into_iter().collect(),
+        actions: action.into_iter().collect(),
         ..Calls::default()
     })
 }
 
-pub fn planned_device(storage: &Storage, pod: &PodDir, volume: &VolumeDir) -> Calls {
-    let path = maps(storage, volume).0.join(pod.uid()).display().to_string();
-    Calls {
-        actions: vec![PlannedAction::UnmapDevice { path }],
-        ..Calls::default()
+/// Tears down the pod's mount, or its map of a raw block device.
+pub async fn tear_down(storage: &Arc<Storage>, volume: &Volume) -> Result<(), Vec<Fault>> {
+    let _lock = storage
+        .locks
+        .lock(&format!("{PLUGIN}/{}", volume.dir.name.display()))
+        .await;
+    let (path, volume) = (volume.path.clone(), volume.clone());
+    let (verb, work): (_, fn(&Storage, &Volume) -> _) = match volume.shape {
+        Shape::FileSystem => ("tear down", unmount),
+        Shape::Block => ("unmap", unmap),
+    };
+    storage
+        .run_blocking(verb, path, move |storage| work(storage, &volume))
+        .await
+}
+
+fn unmount(storage: &Storage, volume: &Volume) -> Result<(), Vec<Fault>> {
+    let Some(dir) = volume.pod.open()? else {
+        return Ok(());
+    };
+    let mut work = Work::on(&dir, &storage.effects);
+    work.unmount_all(&storage.mounts, &[&volume.path]);
+    if work.faults.is_empty() && !is_used_by_another(storage, volume)? {
+        unmount_device(storage, &volume.dir.name, &mut work);
     }
+    // The last step, so that a retry finds the volume again.
+    if work.faults.is_empty() {
+        work.remove_empty(Path::new(names::VOLUMES).join(&volume.dir.plugin), &volume.dir.name);
+    }
+    work.done()
 }
 
-pub async fn tear_down(storage: &Arc<Storage>, pod: &PodDir, volume: &VolumeDir) -> Result<(), Vec<Fault>> {
-    let path = pod.path().join(volume.relative());
-    let _lock = storage.locks.lock(&format!("{PLUGIN}/{}", volume.name.display())).await;
-    let (pod, volume) = (pod.clone(), volume.clone());
-    let work = move |storage: &Storage| {
-        let Some(dir) = pod.open()? else {
-            return Ok(());
-        };
-        let mut work = Work::on(&dir, &storage.effects);
-        work.unmount_all(&storage.mounts, &[&pod.path().join(volume.relative())]);
-        if work.faults.is_empty() && !is_used_by_another(storage, &pod, &volume.name)? {
-            unmount_device(storage, &volume.name, &mut work);
-        }
-        // The last step, so that a retry finds the volume again.
-        if work.faults.is_empty() {
-            work.remove_empty(Path::new(names::VOLUMES).join(&volume.plugin), &volume.name);
-        }
-        work.done()
-    };
-    storage.run_blocking("tear down", &path, work).await
+fn unmap(storage: &Storage, volume: &Volume) -> Result<(), Vec<Fault>> {
+    maps(storage, volume).unmap(storage, volume.pod.uid(), std::slice::from_ref(&volume.path))?;
+    device::remove_link(storage, volume)
 }
 
-/// Removes only the pod's map.
-pub async fn tear_down_device(storage: &Arc<Storage>, pod: &PodDir, volume: &VolumeDir) -> Result<(), Vec<Fault>> {
-    let what = format!("{ALL_MAPS}/{}", volume.name.display());
-    let _lock = storage.locks.lock(&what).await;
-    let (pod, volume) = (pod.clone(), volume.clone());
-    let work = move |storage: &Storage| {
-        maps(storage, &volume).unmap(storage, pod.uid(), &[device::link(&pod, &volume)])?;
-        device::remove_link(storage, &pod, &volume)
-    };
-    storage.run_blocking("unmap", &what, work).await
+fn maps(storage: &Storage, volume: &Volume) -> Maps {
+    Maps(storage.root.path().join(ALL_MAPS).join(&volume.dir.name))
 }
 
-fn maps(storage: &Storage, volume: &VolumeDir) -> Maps {
-    Maps(storage.root.path().join(ALL_MAPS).join(&volume.name))
-}
-
-fn is_used_by_another(storage: &Storage, pod: &PodDir, volume: &OsStr) -> Result<bool, Fault> {
-    let subdir = Path::new(names::VOLUMES).join(PLUGIN);
+fn is_used_by_another(storage: &Storage, Volume { pod, dir, .. }: &Volume) -> Result<bool, Fault> {
+    let (subdir, volume) = (Path::new(names::VOLUMES).join(PLUGIN), &*dir.name);
     for other in other_pods(&storage.root, pod.uid())? {
         if let Some(volumes) = other?.open_below(&subdir)?
             && volumes.names()?.iter().any(|name| name == volume)

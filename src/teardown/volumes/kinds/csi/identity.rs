@@ -1,9 +1,6 @@
 //! Identifies the driver and handle of a volume by a file of the kubelet, which may be damaged, or by its PersistentVolume.
 
-use std::{
-    ffi::OsStr,
-    path::{Path, PathBuf},
-};
+use std::{ffi::OsStr, path::Path};
 
 use super::super::super::storage::{Storage, fault_of};
 use crate::node::{
@@ -18,14 +15,6 @@ pub struct Identity {
     pub handle: String,
 }
 
-/// A file of the kubelet that does not identify its volume.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{file:?} does not identify its volume ({why})")]
-pub struct UnidentifiedFile {
-    file: PathBuf,
-    why: String,
-}
-
 // === impl Identity ===
 
 impl Identity {
@@ -34,8 +23,8 @@ impl Identity {
         unique_name(&self.driver, &self.handle)
     }
 
-    /// Driver and handle in the kubelet's file in the directory `dir`, if it has both.
-    pub fn read(data: VolumeDataFile, dir: &Path) -> Result<Self, UnidentifiedFile> {
+    /// Driver and handle in the kubelet's file in the directory `dir`, or why it does not identify its volume.
+    pub fn read(data: VolumeDataFile, dir: &Path) -> Result<Self, String> {
         let why = match data {
             VolumeDataFile::Missing => "it does not exist".to_owned(),
             VolumeDataFile::Invalid(why) => why,
@@ -46,7 +35,7 @@ impl Identity {
             }) => return Ok(Self { driver, handle }),
             VolumeDataFile::Read(_) => "it lacks driver or handle".to_owned(),
         };
-        Err(UnidentifiedFile::new(dir, why))
+        Err(unidentified(dir, &why))
     }
 
     /// The volume of the PersistentVolume with this name, which is published or staged at `path`.
@@ -62,14 +51,7 @@ impl Identity {
     }
 }
 
-// === impl UnidentifiedFile ===
-
-impl UnidentifiedFile {
-    /// The file in the directory `dir`.
-    pub fn new(dir: &Path, why: impl Into<String>) -> Self {
-        Self {
-            file: dir.join(FILE),
-            why: why.into(),
-        }
-    }
+/// Why the kubelet's file in the directory `dir` does not identify its volume.
+pub fn unidentified(dir: &Path, why: &str) -> String {
+    format!("{:?} does not identify its volume ({why})", dir.join(FILE))
 }

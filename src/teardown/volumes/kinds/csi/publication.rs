@@ -64,11 +64,11 @@ pub async fn unpublish(storage: &Arc<Storage>, volume: Option<CsiVolume<'_>>, ta
                 done.map_err(DriverFailure::Refused)
             }
             // A driver that does not run mounts nothing.
-            Err(unavailable) if mounted == 0 && unavailable.certain && !is_link => {
-                tracing::warn!(driver = identity.driver, volume = identity.handle, why = %unavailable.why, "Nothing is mounted for the pod; the driver is not called");
+            Err((unavailable, true)) if mounted == 0 && !is_link => {
+                tracing::warn!(driver = identity.driver, volume = identity.handle, why = %unavailable, "Nothing is mounted for the pod; the driver is not called");
                 return Ok(());
             }
-            Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
+            Err((unavailable, _)) => Err(DriverFailure::Unavailable(unavailable)),
         };
         if let Err(failure) = done {
             if mounted == 0 && !matches!(&failure, DriverFailure::Refused(error) if error.is_blocked()) {

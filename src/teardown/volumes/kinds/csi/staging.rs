@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     super::{super::storage::Storage, device::Maps},
-    identity::{Identity, UnidentifiedFile},
+    identity::{Identity, unidentified},
 };
 use crate::{
     node::{
@@ -124,14 +124,14 @@ impl StagingPath {
         }
     }
 
-    /// The volume in the kubelet's file.
-    pub fn read_identity(&self) -> Result<Result<Identity, UnidentifiedFile>, Fault> {
+    /// The volume in the kubelet's file, or why that does not identify it.
+    pub fn read_identity(&self) -> Result<Result<Identity, String>, Fault> {
         let data = self.data();
         let identity = Identity::read(csi_files::read_at(&data)?, &data);
         Ok(match (self, identity) {
             (Self::FileSystem { digest, .. }, Ok(identity)) if staging_name(&identity.handle) != *digest => {
                 let why = "it names another volume than its directory";
-                Err(UnidentifiedFile::new(&data, why))
+                Err(unidentified(&data, why))
             }
             (_, identity) => identity,
         })
@@ -144,20 +144,20 @@ impl StagingPath {
 
     /// Removes everything that a kubelet created for it, and leftovers of pods, but no other content.
     pub fn remove(&self, storage: &Storage) -> Result<(), Vec<Fault>> {
-        let open = |path: &str| Dir::open(&storage.root.path().join(path));
+        let all = match self {
+            Self::FileSystem { .. } => STAGING,
+            Self::Block { .. } => BLOCK_VOLUMES,
+        };
+        let Some(dir) = Dir::open(&storage.root.path().join(all))? else {
+            return Ok(());
+        };
+        let work = Work::on(&dir, &storage.effects);
         match self {
-            Self::FileSystem { driver, digest, .. } => match open(STAGING)? {
-                Some(dir) => remove_file_system(Work::on(&dir, &storage.effects), driver, digest),
-                None => Ok(()),
-            },
-            Self::Block { volume, .. } => match open(BLOCK_VOLUMES)? {
-                Some(dir) => remove_block(
-                    Work::on(&dir, &storage.effects),
-                    [mapped(storage, volume), published(storage, volume)],
-                    volume,
-                ),
-                None => Ok(()),
-            },
+            Self::FileSystem { driver, digest, .. } => remove_file_system(work, driver, digest),
+            Self::Block { volume, .. } => {
+                let maps = [mapped(storage, volume), published(storage, volume)];
+                remove_block(work, maps, volume)
+            }
         }
     }
 }
@@ -185,8 +185,8 @@ fn remove_file_system(mut work: Work<'_>, driver: &str, digest: &str) -> Result<
 fn remove_block(mut work: Work<'_>, maps: [Maps; 2], volume: &OsStr) -> Result<(), Vec<Fault>> {
     let own = Path::new(volume);
     for maps in maps {
-        let left = maps.remove_leftovers(&mut work);
-        work.faults.extend(left.err());
+        let left = maps.remove_leftovers(work.effects, None);
+        work.faults.extend(left.err().into_iter().flatten());
     }
     work.remove_empty(PUBLISHED, volume);
     // A driver may leave its mount point here. Nothing is mounted.

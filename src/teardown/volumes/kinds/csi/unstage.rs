@@ -9,12 +9,15 @@ use std::{
 use tokio::time::sleep;
 
 use super::{
-    super::super::storage::{Storage, fault_of},
+    super::super::{
+        storage::{Storage, fault_of},
+        volume::Volume,
+    },
     identity::Identity,
     other_mounts::{mounted_alone, mounted_elsewhere},
     publication::{CsiVolume, DriverFailure, table},
     staging::{StagingPath, VERB},
-    users::{self, Use, User},
+    users::{self, User},
 };
 use crate::{
     model::failure::ok_if_empty,
@@ -30,17 +33,6 @@ use crate::{
 
 /// After this time without writes, a device has no writes left.
 const NO_WRITES_PERIOD: Duration = Duration::from_secs(1);
-
-/// An unused volume that is being unstaged.
-struct Unstaging<'a> {
-    volume: CsiVolume<'a>,
-    /// All its staging paths.
-    globals: Vec<PathBuf>,
-    /// File systems that an earlier attempt has unmounted, and that may still be active.
-    unstaged: Vec<FileSystem>,
-    /// File systems that were just unpublished.
-    published: &'a [FileSystem],
-}
 
 // === impl CsiVolume ===
 
@@ -86,11 +78,11 @@ impl CsiVolume<'_> {
         self.storage.journal.set_maybe_active_file_systems(&volume, recorded);
     }
 
-    /// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the use that ends now. `known` are paths
-    /// where the volume may be staged, regardless of their files. `published` was just unpublished.
+    /// Unstages the volume, unless another pod uses it, and allows its detach. `except` is the volume of the pod whose use ends now.
+    /// `known` are paths where the volume may be staged, regardless of their files. `published` was just unpublished.
     pub async fn unstage_unless_used(
         self,
-        except: Option<Use>,
+        except: Option<&Volume>,
         known: Vec<StagingPath>,
         published: &[FileSystem],
     ) -> Result<(), Vec<Fault>> {
@@ -106,17 +98,15 @@ impl CsiVolume<'_> {
             }
         };
         let name = self.identity.unique_name();
-        let mut unstaging = Unstaging {
-            volume: self,
-            globals: stages.iter().map(StagingPath::global).collect(),
-            unstaged: storage.journal.maybe_active_file_systems(&name),
-            published,
-        };
-        unstaging.unstaged.retain(|it| !published.contains(it));
-        drop_replaced(storage, &unstaging.globals, &mut unstaging.unstaged).await?;
+        let globals: Vec<_> = stages.iter().map(StagingPath::global).collect();
+        // File systems that an earlier attempt has unmounted, and that may still be active.
+        let mut unstaged = storage.journal.maybe_active_file_systems(&name);
+        unstaged.retain(|it| !published.contains(it));
+        drop_replaced(storage, &globals, &mut unstaged).await?;
         let mut faults = Vec::new();
         for stage in &stages {
-            faults.extend(unstaging.unstage(stage).await.err().into_iter().flatten());
+            let done = self.unstage(stage, &globals, &unstaged, published).await;
+            faults.extend(done.err().into_iter().flatten());
         }
         ok_if_empty(faults)?;
         storage.remove_in_use(name.clone(), &mounted_at).await?;
@@ -127,7 +117,7 @@ impl CsiVolume<'_> {
     fn leave_staged(self, user: &User, published: &[FileSystem]) {
         let Identity { driver, handle } = self.identity;
         if user.identity.is_ok() {
-            let user = &user.of.pod;
+            let user = &user.pod;
             tracing::debug!(
                 driver,
                 volume = handle,
@@ -144,10 +134,10 @@ impl CsiVolume<'_> {
     /// All paths where the volume may be staged. The inner error is a pod that uses it, or may use it.
     async fn staging_paths_unless_used(
         self,
-        except: Option<Use>,
+        except: Option<&Volume>,
         known: Vec<StagingPath>,
     ) -> Result<Result<Vec<StagingPath>, User>, Vec<Fault>> {
-        let identity = self.identity.clone();
+        let (identity, except) = (self.identity.clone(), except.cloned());
         let find = self.storage.read_blocking("staged volumes", move |storage| {
             match users::find_user(storage, &identity, except.as_ref())? {
                 Some(user) => Ok(Err(user)),
@@ -159,7 +149,12 @@ impl CsiVolume<'_> {
 
     /// Adds the mounts at the volume's staging paths to faults with its mounts, unless another pod uses it: a user who unmounts it
     /// without its driver unmounts them next.
-    pub async fn with_staging_mounts(self, own: Use, known: Vec<StagingPath>, mut faults: Vec<Fault>) -> Vec<Fault> {
+    pub async fn with_staging_mounts(
+        self,
+        own: &Volume,
+        known: Vec<StagingPath>,
+        mut faults: Vec<Fault>,
+    ) -> Vec<Fault> {
         let Ok(Ok(stages)) = self.staging_paths_unless_used(Some(own), known).await else {
             return faults;
         };
@@ -176,6 +171,87 @@ impl CsiVolume<'_> {
             }
         }
         faults
+    }
+
+    /// Calls the driver to unstage this path, unless neither mount nor directory is left. `globals` are all staging paths of the
+    /// volume. File systems that were `unstaged` earlier or `published` until now may still be active.
+    async fn unstage(
+        self,
+        stage: &StagingPath,
+        globals: &[PathBuf],
+        unstaged: &[FileSystem],
+        published: &[FileSystem],
+    ) -> Result<(), Vec<Fault>> {
+        let (storage, global) = (self.storage, &stage.global());
+        let before = table(storage).await?;
+        let mounted = before.mounts_at_or_below(&[global]);
+        if mounted.is_empty() && unstaged.is_empty() && published.is_empty() {
+            let stage = stage.clone();
+            let may_be_staged = storage.read_blocking(global, move |_| stage.may_be_staged());
+            if !may_be_staged.await? {
+                return Ok(());
+            }
+        }
+        if let Some(other) = mounted_elsewhere(&before, &storage.root, global, globals) {
+            let why =
+                format!("no pod uses it, but it is also mounted at {other:?}; it is unstaged after that is unmounted");
+            let fault = Fault::new(VERB, global, Cause::Message(why));
+            return Err(vec![fault]);
+        }
+        let mounted_alone = mounted_alone(&before, global, globals);
+        check_no_other_mounts(storage, global, &mounted_alone).await?;
+        let devices: Vec<_> = mounted_alone.iter().filter_map(Mount::disk).collect();
+        let of_devices = storage.read_blocking("file systems", move |storage| file_systems(storage, &devices));
+        let mut file_systems = of_devices.await?;
+        add_missing(&mut file_systems, unstaged);
+        add_missing(&mut file_systems, published);
+        self.record(&file_systems).await;
+        self.call_driver(global).await?;
+        check_inactive(
+            storage,
+            global,
+            Some(global.clone()),
+            file_systems,
+            !unstaged.is_empty(),
+        )
+        .await?;
+        if !mounted.is_empty() {
+            tracing::info!(path = %global.display(), "Volume is unstaged");
+        }
+        Ok(())
+    }
+
+    /// Calls the driver, if it stages volumes. The mount table counts.
+    async fn call_driver(self, global: &Path) -> Result<(), Vec<Fault>> {
+        let CsiVolume { storage, identity, .. } = self;
+        let mut can_stage = true;
+        let done = match storage.csi(&identity.driver).await? {
+            Err((unavailable, _)) => Err(DriverFailure::Unavailable(unavailable)),
+            Ok(driver) => match driver.supports_staging().await {
+                Ok(true) => {
+                    let global = storage.root.as_given(global);
+                    let done = driver.unstage(&identity.handle, &global, &storage.effects).await;
+                    done.map_err(DriverFailure::Refused)
+                }
+                Ok(false) => {
+                    can_stage = false;
+                    Ok(())
+                }
+                Err(error) => Err(DriverFailure::Refused(error)),
+            },
+        };
+        if let Err(failure) = done {
+            self.check_unpublished(VERB, global, failure).await?;
+        }
+        if table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
+            return Ok(());
+        }
+        let driver = &identity.driver;
+        let why = match can_stage {
+            true => format!("driver {driver} reported success, but it is still mounted; the call is retried"),
+            false => format!("driver {driver} does not stage volumes, but something is mounted there; unmount it"),
+        };
+        Err(fault_of(VERB, global, &why))
     }
 }
 
@@ -220,84 +296,6 @@ fn find_staging_paths(
         }
     }
     Ok(all)
-}
-
-// === impl Unstaging ===
-
-impl Unstaging<'_> {
-    /// Calls the driver to unstage this path, unless neither mount nor directory is left.
-    async fn unstage(&self, stage: &StagingPath) -> Result<(), Vec<Fault>> {
-        let (storage, global) = (self.volume.storage, &stage.global());
-        let before = table(storage).await?;
-        let mounted = before.mounts_at_or_below(&[global]);
-        if mounted.is_empty() && self.unstaged.is_empty() && self.published.is_empty() {
-            let stage = stage.clone();
-            let may_be_staged = storage.read_blocking(global, move |_| stage.may_be_staged());
-            if !may_be_staged.await? {
-                return Ok(());
-            }
-        }
-        if let Some(other) = mounted_elsewhere(&before, &storage.root, global, &self.globals) {
-            let why =
-                format!("no pod uses it, but it is also mounted at {other:?}; it is unstaged after that is unmounted");
-            let fault = Fault::new(VERB, global, Cause::Message(why));
-            return Err(vec![fault]);
-        }
-        let mounted_alone = mounted_alone(&before, global, &self.globals);
-        check_no_other_mounts(storage, global, &mounted_alone).await?;
-        let devices: Vec<_> = mounted_alone.iter().filter_map(Mount::disk).collect();
-        let of_devices = storage.read_blocking("file systems", move |storage| file_systems(storage, &devices));
-        let mut file_systems = of_devices.await?;
-        add_missing(&mut file_systems, &self.unstaged);
-        add_missing(&mut file_systems, self.published);
-        self.volume.record(&file_systems).await;
-        self.call_driver(global).await?;
-        check_inactive(
-            storage,
-            global,
-            Some(global.clone()),
-            file_systems,
-            !self.unstaged.is_empty(),
-        )
-        .await?;
-        if !mounted.is_empty() {
-            tracing::info!(path = %global.display(), "Volume is unstaged");
-        }
-        Ok(())
-    }
-
-    /// Calls the driver, if it stages volumes. The mount table counts.
-    async fn call_driver(&self, global: &Path) -> Result<(), Vec<Fault>> {
-        let CsiVolume { storage, identity, .. } = self.volume;
-        let mut can_stage = true;
-        let done = match storage.csi(&identity.driver).await? {
-            Err(unavailable) => Err(DriverFailure::Unavailable(unavailable.why)),
-            Ok(driver) => match driver.supports_staging().await {
-                Ok(true) => {
-                    let global = storage.root.as_given(global);
-                    let done = driver.unstage(&identity.handle, &global, &storage.effects).await;
-                    done.map_err(DriverFailure::Refused)
-                }
-                Ok(false) => {
-                    can_stage = false;
-                    Ok(())
-                }
-                Err(error) => Err(DriverFailure::Refused(error)),
-            },
-        };
-        if let Err(failure) = done {
-            self.volume.check_unpublished(VERB, global, failure).await?;
-        }
-        if table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
-            return Ok(());
-        }
-        let driver = &identity.driver;
-        let why = match can_stage {
-            true => format!("driver {driver} reported success, but it is still mounted; the call is retried"),
-            false => format!("driver {driver} does not stage volumes, but something is mounted there; unmount it"),
-        };
-        Err(fault_of(VERB, global, &why))
-    }
 }
 
 fn file_systems(storage: &Storage, devices: &[(u32, u32)]) -> Result<Vec<FileSystem>, Fault> {

@@ -10,7 +10,7 @@ use futures::stream::{self, StreamExt as _};
 
 use super::{
     super::super::storage::{Approved, Storage, fault_of},
-    identity::{Identity, UnidentifiedFile},
+    identity::Identity,
     other_mounts::mounted_elsewhere,
     publication::{CsiVolume, table},
     staging::{StagingPath, VERB},
@@ -185,9 +185,7 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
 }
 
 /// Volumes in use without any file on this node, and a file that may be about any of them.
-async fn find_in_use_not_staged(
-    storage: &Arc<Storage>,
-) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Vec<Fault>> {
+async fn find_in_use_not_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<String>), Vec<Fault>> {
     let why_not = |why: String| fault_of("get volumesInUse of", "the Node", &why);
     let mut in_use: BTreeSet<String> = storage.cluster.in_use().await.map_err(why_not)?.into_iter().collect();
     in_use.retain(|name| name.starts_with(CSI));
@@ -199,9 +197,9 @@ async fn find_in_use_not_staged(
 }
 
 /// Volumes with files on this node, and a file that does not identify its volume.
-fn identities(storage: &Storage) -> Result<(BTreeSet<String>, Option<UnidentifiedFile>), Fault> {
+fn identities(storage: &Storage) -> Result<(BTreeSet<String>, Option<String>), Fault> {
     let (mut names, mut unread) = (BTreeSet::new(), None);
-    let mut add = |identified: Result<Identity, UnidentifiedFile>| match identified {
+    let mut add = |identified: Result<Identity, String>| match identified {
         Ok(identity) => drop(names.insert(identity.unique_name())),
         Err(not) => drop(unread.get_or_insert(not)),
     };

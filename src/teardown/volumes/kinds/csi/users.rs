@@ -8,59 +8,42 @@ use std::{
 };
 
 use super::{
-    identity::{Identity, UnidentifiedFile},
+    identity::{Identity, unidentified},
     staging::{self, StagingPath},
 };
 use crate::{
     node::{
         csi_files,
         fault::{Cause, Fault},
-        pod_dir::{PodDir, VolumeDir, entries_by_plugin, names, other_pods},
+        pod_dir::{entries_by_plugin, names, other_pods},
     },
-    teardown::volumes::storage::Storage,
+    teardown::volumes::{
+        storage::Storage,
+        volume::{Shape, Volume},
+    },
 };
-
-/// A pod's use of one of its volumes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Use {
-    /// The pod's UID.
-    pub pod: String,
-    /// How the pod uses the volume.
-    pub shape: Shape,
-    /// Name of the volume in the pod, or of the PersistentVolume.
-    pub volume: OsString,
-}
-
-/// How a pod uses a volume.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Shape {
-    FileSystem,
-    Block,
-}
 
 /// A pod that uses a volume.
 #[derive(Debug)]
 pub struct User {
-    pub of: Use,
+    /// The pod's UID.
+    pub pod: String,
+    /// How the pod uses the volume.
+    shape: Shape,
+    /// Name of the volume in the pod, or of the PersistentVolume.
+    volume: OsString,
     /// The volume, or the file that does not show which one it is.
-    pub identity: Result<Identity, UnidentifiedFile>,
-}
-
-// === impl Use ===
-
-impl Use {
-    pub fn new(pod: &PodDir, shape: Shape, volume: &VolumeDir) -> Self {
-        Self {
-            pod: pod.uid().to_owned(),
-            shape,
-            volume: volume.name.clone(),
-        }
-    }
+    pub identity: Result<Identity, String>,
 }
 
 // === impl User ===
 
 impl User {
+    /// Whether this volume of a pod is the one that it uses.
+    fn is_of(&self, volume: &Volume) -> bool {
+        *self.pod == *volume.pod.uid() && self.shape == volume.shape && self.volume == volume.dir.name
+    }
+
     /// Whether it uses this volume, or may use it.
     fn may_use(&self, identity: &Identity) -> bool {
         self.identity.as_ref().map_or(true, |own| own == identity)
@@ -69,7 +52,7 @@ impl User {
 
 impl fmt::Display for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let pod = &self.of.pod;
+        let pod = &self.pod;
         match &self.identity {
             Ok(_) => write!(f, "pod {pod} uses it"),
             Err(unread) => write!(
@@ -82,8 +65,9 @@ impl fmt::Display for User {
 }
 
 /// A pod that uses the volume, or that may use it.
-pub fn find_user(storage: &Storage, identity: &Identity, except: Option<&Use>) -> Result<Option<User>, Fault> {
-    find(storage, |user| Some(&user.of) != except && user.may_use(identity))
+pub fn find_user(storage: &Storage, identity: &Identity, except: Option<&Volume>) -> Result<Option<User>, Fault> {
+    let is_excepted = |user: &User| except.is_some_and(|volume| user.is_of(volume));
+    find(storage, |user| !is_excepted(user) && user.may_use(identity))
 }
 
 /// Whether a pod of this node uses the volume, or may use it.
@@ -100,13 +84,13 @@ pub fn csi_users(storage: &Storage, is_user: impl Fn(Option<&String>) -> bool) -
     let mut users = Vec::new();
     read_users(storage, &mut users)?;
     users.retain(|user| is_user(user.identity.as_ref().ok().map(|it| &it.driver)));
-    Ok(users.into_iter().map(|user| user.of.pod).collect())
+    Ok(users.into_iter().map(|user| user.pod).collect())
 }
 
 /// A pod that uses the unidentified volume at this path, or that may use it. File systems are mounted for pods elsewhere.
 pub fn find_user_of_unidentified(storage: &Storage, stage: &StagingPath) -> Result<Option<User>, Fault> {
     find(storage, |user| match stage {
-        StagingPath::Block { volume, .. } if user.of.shape == Shape::Block && user.of.volume == *volume => true,
+        StagingPath::Block { volume, .. } if user.shape == Shape::Block && user.volume == *volume => true,
         StagingPath::Block { .. } | StagingPath::FileSystem { .. } => user.identity.is_err(),
     })
 }
@@ -155,18 +139,26 @@ pub fn read_users(storage: &Storage, users: &mut Vec<User>) -> Result<(), Fault>
             let identity = Identity::read(csi_files::read(&dir)?, dir.path());
             seen.insert((pod.name(), volume.clone()));
             let (pod, shape) = (pod.name(), Shape::FileSystem);
-            let of = Use { pod, shape, volume };
-            users.push(User { of, identity });
+            users.push(User {
+                pod,
+                shape,
+                volume,
+                identity,
+            });
         }
     }
     // A mount over the directory hides a volume, but does not remove it.
     let table = storage.all_mounts.read()?;
     for (pod, volume, dir) in table.all().filter_map(|it| published(storage, &it.path)) {
         if seen.insert((pod.clone(), volume.clone())) {
-            let identity = Err(UnidentifiedFile::new(&dir, "a mount hides its directory"));
+            let identity = Err(unidentified(&dir, "a mount hides its directory"));
             let shape = Shape::FileSystem;
-            let of = Use { pod, shape, volume };
-            users.push(User { of, identity });
+            users.push(User {
+                pod,
+                shape,
+                volume,
+                identity,
+            });
         }
     }
     // Raw block volumes may be mapped or published for pods without a link to them.
@@ -180,11 +172,9 @@ pub fn read_users(storage: &Storage, users: &mut Vec<User>) -> Result<(), Fault>
     for (volume, pods) in devices {
         let identity = StagingPath::block(storage, &volume).read_identity()?;
         users.extend(pods.into_iter().map(|pod| User {
-            of: Use {
-                pod,
-                shape: Shape::Block,
-                volume: volume.clone(),
-            },
+            pod,
+            shape: Shape::Block,
+            volume: volume.clone(),
             identity: identity.clone(),
         }));
     }
