@@ -274,18 +274,17 @@ impl From<&Blocked> for Obstacle {
 
 impl From<&Failure> for Obstacle {
     fn from(failure: &Failure) -> Self {
+        let reason = match failure {
+            Failure { mismatch: Some(_), .. } => BlockedReason::Mismatch,
+            Failure { reason, .. } if *reason == BLOCKED => BlockedReason::Guard,
+            Failure { reason, .. } if *reason == STATIC_POD => BlockedReason::StaticPod,
+            _ => BlockedReason::Failed,
+        };
         Self {
             step: Some(failure.step),
             target: failure.what.clone(),
-            reason: match failure {
-                Failure { mismatch: Some(_), .. } => BlockedReason::Mismatch,
-                Failure { reason, .. } if *reason == BLOCKED => BlockedReason::Guard,
-                Failure { reason, .. } if *reason == STATIC_POD => BlockedReason::StaticPod,
-                _ => BlockedReason::Failed,
-            },
-            message: failure.cause.clone(),
-            retry_at: None,
             holders: failure.holders.clone(),
+            ..Self::pod(reason, failure.cause.as_str())
         }
     }
 }

@@ -106,11 +106,16 @@ impl Diagnosis<'_> {
             .ok()
     }
 
-    /// A cause that the next attempt or sync removes.
-    fn transient(&self, severity: Severity, kind: CauseKind, step: Step, message: impl AsRef<str>) -> Cause {
-        Cause::new(severity, kind, message)
-            .at(step)
-            .with_remedy(next(self.terminator, NEXT_ATTEMPT, NEXT_SYNC))
+    /// Adds a cause. `remedy` is empty if there is nothing to do.
+    fn add(&mut self, severity: Severity, kind: CauseKind, step: Option<Step>, message: impl AsRef<str>, remedy: &str) {
+        let cause = Cause::new(severity, kind, message).with_remedy(remedy);
+        self.causes.push(Cause { step, ..cause });
+    }
+
+    /// Adds a cause that the next attempt or sync removes.
+    fn add_transient(&mut self, severity: Severity, kind: CauseKind, step: Step, message: impl AsRef<str>) {
+        let remedy = next(self.terminator, NEXT_ATTEMPT, NEXT_SYNC);
+        self.add(severity, kind, Some(step), message, remedy);
     }
 
     /// Severity of what a running container does not wait for.
@@ -127,9 +132,8 @@ impl Diagnosis<'_> {
             false => "",
         };
         let message = format!("it is the mirror of a static pod{deletion}");
-        let mirror = Cause::new(Severity::Info, CauseKind::MirrorPod, message);
         let remedy = "remove its manifest from the node to stop the static pod";
-        self.causes.push(mirror.with_remedy(remedy));
+        self.add(Severity::Info, CauseKind::MirrorPod, None, message, remedy);
     }
 
     fn not_deleted(&mut self) {
@@ -159,22 +163,20 @@ impl Diagnosis<'_> {
                 );
                 let remedy = "check the API server and the network to it: pod-teardown check; this agent reports and deletes the \
                     pod when it answers";
-                let unreachable = Cause::new(no_answer, CauseKind::ApiServerUnreachable, message);
-                self.causes.push(unreachable.with_remedy(remedy));
+                self.add(no_answer, CauseKind::ApiServerUnreachable, None, message, remedy);
             }
         }
     }
 
     fn terminating(&mut self, deletion: Deletion) {
         let facts = self.facts;
-        self.causes.extend(terminated_by(&facts.terminated_by));
+        self.terminated_by();
         if facts.is_runtime_unreachable
             && let Err(error) = &facts.runtime
         {
             let message = format!("the container runtime cannot be reached: {error}");
-            let unreachable = Cause::new(Severity::Blocking, CauseKind::RuntimeUnreachable, message);
             let remedy = "start the container runtime, and read its log";
-            self.causes.push(unreachable.with_remedy(remedy));
+            self.add(Severity::Blocking, CauseKind::RuntimeUnreachable, None, message, remedy);
         } else {
             self.known("the pod in the container runtime", &facts.runtime);
         }
@@ -193,9 +195,30 @@ impl Diagnosis<'_> {
             let repeat = "repeat the command; pod-teardown timeline POD shows what this agent does";
             let remedy = next(self.terminator, repeat, "repeat the command; read the kubelet's log");
             let message = "nothing was found on this node that blocks it";
-            let nothing = Cause::new(Severity::Info, CauseKind::NothingFound, message);
-            self.causes.push(nothing.with_remedy(remedy));
+            self.add(Severity::Info, CauseKind::NothingFound, None, message, remedy);
         }
+    }
+
+    /// Who terminates the pod, unless it is this agent.
+    fn terminated_by(&mut self) {
+        let (severity, kind, message, remedy) = match &self.facts.terminated_by {
+            TerminatedBy::Agent => return,
+            TerminatedBy::Kubelet(kubelet) => {
+                let message = format!("a kubelet runs and has to terminate the pod; this agent only reads: {kubelet}");
+                (Severity::Info, CauseKind::KubeletTerminates, message, "")
+            }
+            TerminatedBy::Blocked(why) => {
+                let message = format!("no kubelet terminates it, and this agent may not: {why}");
+                let remedy = "see pod-teardown status";
+                (Severity::Blocking, CauseKind::AgentBlocked, message, remedy)
+            }
+            TerminatedBy::Paused(why) => {
+                let message = format!("this agent is paused, and no kubelet terminates it: {why}");
+                let remedy = "pod-teardown resume";
+                (Severity::Blocking, CauseKind::AgentPaused, message, remedy)
+            }
+        };
+        self.add(severity, kind, None, message, remedy);
     }
 
     fn mounts(&mut self) {
@@ -207,8 +230,7 @@ impl Diagnosis<'_> {
             self.known("the holders of the pod's mounts", &facts.holders);
         }
         for mount in mounts {
-            let causes = self.mount(mount);
-            self.causes.extend(causes);
+            self.mount(mount);
         }
         let Some(disk) = self.known("the pod's directory", &facts.volume_paths) else {
             return;
@@ -219,19 +241,18 @@ impl Diagnosis<'_> {
             let left = some_of(left.cloned());
             let message = format!("directories of volumes are left, without mounts: {left}");
             let kind = CauseKind::VolumeDirectoriesLeft;
-            let left = self.transient(Severity::Waiting, kind, Step::Volumes, message);
-            self.causes.push(left);
+            self.add_transient(Severity::Waiting, kind, Step::Volumes, message);
         }
     }
 
-    /// What is wrong with a mount that is left.
-    fn mount(&self, mount: &facts::MountFacts) -> Vec<Cause> {
-        let facts = self.facts;
+    /// Adds what is wrong with a mount that is left.
+    fn mount(&mut self, mount: &facts::MountFacts) {
+        let (facts, severity, step) = (self.facts, self.after_stop(), Some(Step::Volumes));
         let facts::MountFacts { path, fs_type, .. } = mount;
-        let after_stop = |kind, message: String| Cause::new(self.after_stop(), kind, message).at(Step::Volumes);
         if let Some(cover) = &mount.cover {
-            let hidden = after_stop(CauseKind::MountHidden, format!("mount {path} is hidden: {cover}"));
-            return vec![hidden.with_remedy("remove the mount that hides it; the pod's own mounts and data stay")];
+            let message = format!("mount {path} is hidden: {cover}");
+            let remedy = "remove the mount that hides it; the pod's own mounts and data stay";
+            return self.add(severity, CauseKind::MountHidden, step, message, remedy);
         }
         let holders = facts.holders.as_ref().ok().and_then(|all| all.get(&mount.id));
         if let Some(holders) = holders.filter(|it| !it.processes.is_empty()) {
@@ -262,23 +283,22 @@ impl Diagnosis<'_> {
                 (true, false) => "stop these processes, or let them close their files and leave the directory",
             };
             let message = format!("mount {path} is in use {outside}by {users}{unread}{whose}");
-            return vec![after_stop(CauseKind::MountBusy, message).with_remedy(remedy)];
+            return self.add(severity, CauseKind::MountBusy, step, message, remedy);
         }
-        let mut causes = Vec::new();
         if holders.is_some_and(|it| it.is_incomplete) {
             let what = format!("all users of mount {path}");
-            causes.push(Cause::unknown(&what, "the search took too long"));
+            self.causes.push(Cause::unknown(&what, "the search took too long"));
         }
         if mount.has_server {
             let source = &mount.source;
             let message = format!("{path} is mounted from server {source} ({fs_type}): its unmount needs that server");
-            causes.push(after_stop(CauseKind::ServerMount, message).with_remedy("check that the server answers"));
+            let remedy = "check that the server answers";
+            self.add(severity, CauseKind::ServerMount, step, message, remedy);
         } else if self.may_run == Some(false) && facts.holders.is_ok() && !facts.waits_for_driver(path) {
             let message =
                 format!("{fs_type} is still mounted at {path}; no process outside of the pod is known to use it");
-            causes.push(self.transient(Severity::Waiting, CauseKind::MountLeft, Step::Volumes, message));
+            self.add_transient(Severity::Waiting, CauseKind::MountLeft, Step::Volumes, message);
         }
-        causes
     }
 
     fn drivers(&mut self) {
@@ -310,9 +330,14 @@ impl Diagnosis<'_> {
                 }
                 (false, _) => ": only the driver can unpublish its volumes and unprepare its claims".to_owned(),
             };
-            let cause = Cause::new(self.after_stop(), CauseKind::DriverMissing, message).at(step);
-            self.causes
-                .push(cause.with_remedy(format!("start the driver's pod on this node again{or}")));
+            let remedy = format!("start the driver's pod on this node again{or}");
+            self.add(
+                self.after_stop(),
+                CauseKind::DriverMissing,
+                Some(step),
+                message,
+                &remedy,
+            );
         }
     }
 
@@ -334,11 +359,10 @@ impl Diagnosis<'_> {
         let is_node_clean = is_almost_clean && cgroup_paths.is_empty();
         let is_terminal = facts.view.terminal_phase;
         let finalizers = facts.finalizers();
-        let mut left = Vec::new();
         if is_almost_clean && !cgroup_paths.is_empty() {
             let paths = some_of(cgroup_paths.iter().cloned());
             let message = format!("its cgroups are left, without processes: {paths}");
-            left.push(self.transient(Severity::Waiting, CauseKind::CgroupsLeft, Step::Cgroup, message));
+            self.add_transient(Severity::Waiting, CauseKind::CgroupsLeft, Step::Cgroup, message);
         }
         if has_stopped && !is_terminal {
             let severity = if is_node_clean {
@@ -349,38 +373,15 @@ impl Diagnosis<'_> {
             let phase = facts.view.object.status().and_then(|status| status.phase.as_deref());
             let phase = phase.unwrap_or("not set");
             let message = format!("none of its containers runs, and the API does not show that: its phase is {phase}");
-            left.push(self.transient(severity, CauseKind::PhaseNotTerminal, Step::Status, message));
+            self.add_transient(severity, CauseKind::PhaseNotTerminal, Step::Status, message);
         }
         if is_node_clean && is_terminal && finalizers.is_empty() {
             let message = "nothing of it is left on this node; only the final delete is missing";
-            left.push(self.transient(Severity::Waiting, CauseKind::FinalDeletePending, Step::Delete, message));
+            self.add_transient(Severity::Waiting, CauseKind::FinalDeletePending, Step::Delete, message);
         }
-        self.causes.extend(left);
         let is_last = is_node_clean && is_terminal;
         let severity = if is_last { Severity::Blocking } else { Severity::Later };
         let finalizers = finalizers.iter().map(|it| Cause::finalizer(severity, it));
         self.causes.extend(finalizers);
-    }
-}
-
-/// Who terminates the pod, unless it is this agent.
-fn terminated_by(terminated_by: &TerminatedBy) -> Option<Cause> {
-    let cause = |severity, kind, message: String| Some(Cause::new(severity, kind, message));
-    match terminated_by {
-        TerminatedBy::Agent => None,
-        TerminatedBy::Kubelet(kubelet) => {
-            let message = format!("a kubelet runs and has to terminate the pod; this agent only reads: {kubelet}");
-            cause(Severity::Info, CauseKind::KubeletTerminates, message)
-        }
-        TerminatedBy::Blocked(why) => {
-            let message = format!("no kubelet terminates it, and this agent may not: {why}");
-            let blocked = cause(Severity::Blocking, CauseKind::AgentBlocked, message);
-            Some(blocked?.with_remedy("see pod-teardown status"))
-        }
-        TerminatedBy::Paused(why) => {
-            let message = format!("this agent is paused, and no kubelet terminates it: {why}");
-            let paused = cause(Severity::Blocking, CauseKind::AgentPaused, message);
-            Some(paused?.with_remedy("pod-teardown resume"))
-        }
     }
 }

@@ -55,11 +55,11 @@ static STEPS: [TeardownStep; 11] = [
     step!(not_canceled, stop::run, stop::plan),
     step!(after_stop, survivors::run, no_action),
     step!(open, devices::run, devices::plan),
-    step!(open, status::run_stopped, status::plan_stopped),
+    step!(open, status::run_stopped, status::plan::<false>),
     step!(safe_point, exits::make_durable, no_action),
     step!(open, volumes::run, volumes::plan),
     step!(open, cgroup::run, cgroup::plan),
-    step!(nothing_failed, status::run_terminated, status::plan_terminated),
+    step!(nothing_failed, status::run_terminated, status::plan::<true>),
     step!(deletion_shown, delete::run, delete::plan),
     step!(deleted, cleanup::run, cleanup::plan),
 ];

@@ -80,7 +80,8 @@ struct Spec {
     resource_claims: Option<Vec<PodResourceClaim>>,
     init_containers: Option<Vec<SmallContainer>>,
     containers: Option<Vec<SmallContainer>>,
-    ephemeral_containers: Option<Vec<SmallEphemeral>>,
+    /// They have the fields of other containers, and one more.
+    ephemeral_containers: Option<Vec<SmallContainer>>,
     volumes: Option<Vec<SmallVolume>>,
 }
 
@@ -88,10 +89,6 @@ struct Spec {
 #[derive(Deserialize)]
 #[serde(from = "Container")]
 struct SmallContainer(Container);
-
-#[derive(Deserialize)]
-#[serde(from = "EphemeralContainer")]
-struct SmallEphemeral(EphemeralContainer);
 
 #[derive(Deserialize)]
 #[serde(from = "Volume")]
@@ -198,6 +195,11 @@ impl From<Metadata> for ObjectMeta {
 impl Spec {
     fn split(self) -> (PodSpec, VolumeFacts) {
         let containers = |list: Vec<SmallContainer>| list.into_iter().map(|it| it.0).collect();
+        let ephemeral = |SmallContainer(Container { name, image, .. })| EphemeralContainer {
+            name,
+            image,
+            ..Default::default()
+        };
         let mut facts = VolumeFacts::default();
         let mut left = MOST_HOST_PATHS;
         for volume in self.volumes.unwrap_or_default() {
@@ -222,7 +224,7 @@ impl Spec {
             containers: self.containers.map(containers).unwrap_or_default(),
             ephemeral_containers: self
                 .ephemeral_containers
-                .map(|list| list.into_iter().map(|it| it.0).collect()),
+                .map(|list| list.into_iter().map(ephemeral).collect()),
             ..Default::default()
         };
         (spec, facts)
@@ -245,16 +247,6 @@ impl From<Container> for SmallContainer {
                 ..Default::default()
             }),
             ports: container.ports,
-            ..Default::default()
-        })
-    }
-}
-
-impl From<EphemeralContainer> for SmallEphemeral {
-    fn from(container: EphemeralContainer) -> Self {
-        Self(EphemeralContainer {
-            name: container.name,
-            image: container.image,
             ..Default::default()
         })
     }

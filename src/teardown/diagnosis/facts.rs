@@ -71,21 +71,12 @@ pub enum TerminatedBy {
 /// Processes that the runtime names.
 #[derive(Debug, Clone, Default)]
 pub struct NamedFacts {
-    /// Those that run, by ID of their container or sandbox.
-    pub processes: BTreeMap<String, NamedFact>,
+    /// Those that run, by ID of their container or sandbox: the PID; PID, command and cgroup as a text.
+    pub processes: BTreeMap<String, (i32, String)>,
     /// IDs of containers whose process has exited, whatever the runtime reports.
     pub exited: BTreeSet<String>,
     /// Shims of its sandboxes that are stopped.
     pub stopped_shims: Vec<Shim>,
-}
-
-/// A running process that the runtime names.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct NamedFact {
-    /// Its PID.
-    pub pid: i32,
-    /// PID, command and cgroup.
-    pub process: String,
 }
 
 /// The pod's cgroups.

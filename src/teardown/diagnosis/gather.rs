@@ -9,13 +9,13 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 
-use super::facts::{CgroupFacts, Facts, MissingDriver, MountFacts, NamedFact, NamedFacts, Processes, TerminatedBy};
+use super::facts::{CgroupFacts, Facts, MissingDriver, MountFacts, NamedFacts, Processes, TerminatedBy};
 use crate::{
     model::{failure::first_message, pod::PodView},
     node::{
         cri::types::RuntimePod,
         holders::{Holders, MountHolder, holders},
-        mounts::{Cover, Mount, MountTable},
+        mounts::{Cover, Mount},
         plugins::{Kind, Registry, registry::DIRECTORY},
         process_pod::pod_of,
         process_state::ProcessState,
@@ -123,8 +123,8 @@ async fn named(reads: &Reads, pod: &RuntimePod) -> Fact<NamedFacts> {
             facts.exited.insert(named.id.clone());
         }
         if let Some(process) = named.proven() {
-            let (pid, process) = (process.pid, process.to_string());
-            facts.processes.entry(named.id).or_insert(NamedFact { pid, process });
+            let process = (process.pid, process.to_string());
+            facts.processes.entry(named.id).or_insert(process);
         }
     }
     facts.stopped_shims = found.shims;
@@ -197,11 +197,11 @@ async fn mounts(reads: &Reads) -> (Fact<Vec<MountFacts>>, Fact<HashMap<u64, Hold
         let found = table.mounts_at_or_below(&[dir.path()]);
         Ok((table, found))
     });
-    let (table, found) = match read.await {
+    let (table, mut busy) = match read.await {
         Ok(read) => read,
         Err(why) => return (Err(why), Err("without the mount table".to_owned())),
     };
-    let facts = found.iter().map(|mount| MountFacts {
+    let facts = busy.iter().map(|mount| MountFacts {
         id: mount.id,
         path: mount.path.display().to_string(),
         fs_type: mount.fs_type.to_string_lossy().into_owned(),
@@ -212,23 +212,13 @@ async fn mounts(reads: &Reads) -> (Fact<Vec<MountFacts>>, Fact<HashMap<u64, Hold
             .map(|cover| Cover::new(cover, &table).to_string()),
     });
     let facts = Ok(facts.collect());
-    let holders = search_holders(reads, table, found).await;
-    (facts, holders)
-}
-
-async fn search_holders(reads: &Reads, table: Arc<MountTable>, mut busy: Vec<Mount>) -> Fact<HashMap<u64, Holders>> {
     busy.truncate(MAX_MOUNTS);
     let search = blocking_in(HOLDERS_LIMIT, &reads.context, &reads.view, move |context, _| {
         let storage = &context.node.storage;
-        Ok(holders(
-            &storage.proc,
-            &table,
-            &busy,
-            &storage.effects.unmounting().in_flight,
-            Call::DiagnoseHolders,
-        ))
+        let in_flight = &storage.effects.unmounting().in_flight;
+        Ok(holders(&storage.proc, &table, &busy, in_flight, Call::DiagnoseHolders))
     });
-    reads.cap(search).await
+    (facts, reads.cap(search).await)
 }
 
 /// Leaves the users outside of the pod. The pod's own processes exit with its containers.

@@ -4,7 +4,7 @@ use std::{path::Path, time::Duration};
 
 use super::{Diagnosis, MAX_NAMED, grace_period};
 use crate::{
-    explanation::cause::{Cause, CauseKind, Severity, next},
+    explanation::cause::{CauseKind, Severity, next},
     model::{
         step::Step,
         termination::{GraceStart, Terminator},
@@ -42,9 +42,9 @@ impl Diagnosis<'_> {
         self.runtime_conditions(runtime);
     }
 
-    fn add(&mut self, severity: Severity, kind: CauseKind, message: String, remedy: &str) {
-        let cause = Cause::new(severity, kind, message).at(Step::Kill);
-        self.causes.push(cause.with_remedy(remedy));
+    /// Adds a cause that the stop waits for.
+    fn add_to_stop(&mut self, severity: Severity, kind: CauseKind, message: impl AsRef<str>, remedy: &str) {
+        self.add(severity, kind, Some(Step::Kill), message, remedy);
     }
 
     /// A shim that is stopped answers nothing, so that the runtime can neither stop nor kill anything below it.
@@ -56,7 +56,7 @@ impl Diagnosis<'_> {
                  the pod"
             );
             let remedy = "resume it: kill -CONT PID; or restart the container runtime, which drops the shim after about 10 seconds";
-            self.add(Severity::Blocking, CauseKind::ShimStopped, message, remedy);
+            self.add_to_stop(Severity::Blocking, CauseKind::ShimStopped, message, remedy);
         }
     }
 
@@ -73,7 +73,7 @@ impl Diagnosis<'_> {
             let message = format!("its processes are frozen and handle no signal: {}", some_of(in_freezer));
             let remedy =
                 "thaw them: echo 0 > CGROUP/cgroup.freeze, or with cgroup v1 echo THAWED > CGROUP/freezer.state";
-            self.add(Severity::Blocking, CauseKind::Frozen, message, remedy);
+            self.add_to_stop(Severity::Blocking, CauseKind::Frozen, message, remedy);
         }
         let Some(processes) = self.known("the processes in the pod's cgroups", &cgroups.processes) else {
             return;
@@ -96,7 +96,7 @@ impl Diagnosis<'_> {
                 format!("{named}{container} is in uninterruptible sleep (state D){waits}; no signal terminates it");
             let remedy = "repair the disk, server or driver that it waits for (/proc/PID/stack shows it; in percpu_rwsem_wait, \
                 thaw the file system: fsfreeze -u MOUNTPOINT), or restart the node";
-            self.add(Severity::Blocking, CauseKind::Uninterruptible, message, remedy);
+            self.add_to_stop(Severity::Blocking, CauseKind::Uninterruptible, message, remedy);
         }
         // The process of a sandbox runs until the sandbox is stopped.
         let ready = runtime.iter().flat_map(|pod| &pod.sandboxes).filter(|it| it.is_ready());
@@ -113,7 +113,7 @@ impl Diagnosis<'_> {
             let message =
                 format!("the runtime shows no running container, and {are} left in the pod's cgroups: {left}");
             let remedy = "compare them with crictl ps -a; if the runtime has lost the container, kill these processes";
-            self.add(Severity::Blocking, CauseKind::ProcessesLeft, message, remedy);
+            self.add_to_stop(Severity::Blocking, CauseKind::ProcessesLeft, message, remedy);
         }
     }
 
@@ -131,14 +131,14 @@ impl Diagnosis<'_> {
             if container.state == ContainerState::Unknown {
                 let message = format!("the runtime does not know whether container {name} runs");
                 let remedy = "read the log of the container runtime; the container's shim may have died";
-                self.add(Severity::Blocking, CauseKind::ContainerUnknown, message, remedy);
+                self.add_to_stop(Severity::Blocking, CauseKind::ContainerUnknown, message, remedy);
                 continue;
             }
             waits = true;
             let others = self.others_before(pod, container);
             if in_grace && !others.is_empty() {
                 let message = format!("sidecar {name} is stopped after {}", some_of(others));
-                self.add(waiting, CauseKind::SidecarWaits, message, "");
+                self.add_to_stop(waiting, CauseKind::SidecarWaits, message, "");
                 continue;
             }
             let hook = facts.view.container(name).and_then(|spec| spec.pre_stop.as_ref());
@@ -146,7 +146,7 @@ impl Diagnosis<'_> {
                 let message = format!("the preStop hook ({}) of container {name} may still run", hook.kind());
                 let wait = "wait: the hook ends with the grace period at the latest";
                 let remedy = next(self.terminator, wait, wait);
-                self.add(waiting, CauseKind::PreStopHook, message, remedy);
+                self.add_to_stop(waiting, CauseKind::PreStopHook, message, remedy);
             }
             let lost = self.sigterm_not_handled(container);
             let is_explained = explained || lost.is_some();
@@ -164,7 +164,7 @@ impl Diagnosis<'_> {
 
     fn still_runs(&mut self, container: &Container, overdue: Duration) {
         let named = self.facts.named.processes.get(&container.id);
-        let process = named.map_or_else(String::new, |named| format!(" as {}", named.process));
+        let process = named.map_or_else(String::new, |(_, process)| format!(" as {process}"));
         let message = format!(
             "container {} still runs {}s after the grace period{process}{}",
             container.name,
@@ -173,10 +173,15 @@ impl Diagnosis<'_> {
         );
         let of_kubelet =
             "read the errors of its stop: journalctl -u kubelet, the pod's events (FailedKillPod), the runtime's log";
+        let remedy = next(self.terminator, NOT_KILLED_BY_RUNTIME, of_kubelet);
         // It explains every step of the stop that fails.
-        let cause = Cause::new(Severity::Blocking, CauseKind::StillRuns, message).at(Step::Term);
-        self.causes
-            .push(cause.with_remedy(next(self.terminator, NOT_KILLED_BY_RUNTIME, of_kubelet)));
+        self.add(
+            Severity::Blocking,
+            CauseKind::StillRuns,
+            Some(Step::Term),
+            message,
+            remedy,
+        );
     }
 
     /// The main process of a container, with why SIGTERM does not terminate it, if so.
@@ -186,7 +191,7 @@ impl Diagnosis<'_> {
         let in_container = |it: &&ProcessState| it.container.as_deref() == Some(&*container.id);
         // Only the first process of a container gets the signal.
         let main = match self.facts.named.processes.get(&container.id) {
-            Some(named) => processes.iter().find(|it| it.pid == named.pid),
+            Some((pid, _)) => processes.iter().find(|it| it.pid == *pid),
             None => processes.iter().filter(in_container).find(|it| it.is_init),
         };
         let main = main.filter(|it| !it.is_zombie)?;
@@ -219,7 +224,7 @@ impl Diagnosis<'_> {
                 ),
             ),
         };
-        self.add(severity, CauseKind::SigtermNotHandled, format!("{how}; {then}"), remedy);
+        self.add_to_stop(severity, CauseKind::SigtermNotHandled, format!("{how}; {then}"), remedy);
     }
 
     /// Names of the running containers that stop before this one.
@@ -236,8 +241,8 @@ impl Diagnosis<'_> {
         for sandbox in pod.sandboxes.iter().filter(|it| it.is_ready() && has_stopped) {
             let id = short_id(&sandbox.id);
             let (message, remedy) = match self.facts.named.processes.get(&sandbox.id) {
-                Some(named) => (
-                    format!("sandbox {id} is not stopped: its {} runs{}", named.process, self.kill()),
+                Some((_, process)) => (
+                    format!("sandbox {id} is not stopped: its {process} runs{}", self.kill()),
                     "read the runtime's log: its program may be missing, or the process may be outside of its cgroup",
                 ),
                 None => (
@@ -245,8 +250,8 @@ impl Diagnosis<'_> {
                     "read the runtime's log for the error of StopPodSandbox: often the DEL of the network plugin fails",
                 ),
             };
-            let cause = Cause::new(Severity::Blocking, CauseKind::SandboxNotStopped, message);
-            self.causes.push(cause.at(Step::Sandbox).with_remedy(remedy));
+            let step = Some(Step::Sandbox);
+            self.add(Severity::Blocking, CauseKind::SandboxNotStopped, step, message, remedy);
         }
     }
 
@@ -277,8 +282,8 @@ impl Diagnosis<'_> {
                 "the runtime reports {}=false: {}: {}",
                 condition.name, condition.reason, condition.message
             );
-            let cause = Cause::new(severity, CauseKind::RuntimeNotReady, message).at(Step::Sandbox);
-            self.causes.push(cause.with_remedy(remedy));
+            let step = Some(Step::Sandbox);
+            self.add(severity, CauseKind::RuntimeNotReady, step, message, remedy);
         }
     }
 

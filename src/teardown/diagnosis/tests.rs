@@ -55,11 +55,8 @@ fn process(pid: i32, container: &str) -> ProcessState {
     }
 }
 
-fn named(pid: i32, command: &str, cgroup: &str) -> NamedFact {
-    NamedFact {
-        pid,
-        process: format!("process {pid} {command:?} in cgroup {cgroup}"),
-    }
+fn named(pid: i32, command: &str, cgroup: &str) -> (i32, String) {
+    (pid, format!("process {pid} {command:?} in cgroup {cgroup}"))
 }
 
 /// A deleted pod beside a kubelet, a minute after its grace period. Nothing of it is on the node.

@@ -81,16 +81,12 @@ impl PlanFacts {
         let Ok(pod) = self.runtime().await.clone() else {
             return Vec::new();
         };
-        let check = self
-            .reads
-            .on_node(move |context, view| Ok(evidence::check_agreement(context, view, Step::Term, &pod)));
-        match check.await {
-            Ok(Ok(())) => Vec::new(),
-            Ok(Err(failures)) => failures.iter().map(Failure::to_string).collect(),
-            Err(why) => vec![format!(
-                "whether runtime, cgroups and directories agree is not known: {why}"
-            )],
-        }
+        let check = self.reads.on_node(move |context, view| {
+            let checked = evidence::check_agreement(context, view, Step::Term, &pod);
+            Ok(checked.err().iter().flatten().map(Failure::to_string).collect())
+        });
+        let unknown = "whether runtime, cgroups and directories agree is not known";
+        check.await.unwrap_or_else(|why| vec![format!("{unknown}: {why}")])
     }
 
     /// The actions that follow from the pod in the runtime.

@@ -81,14 +81,14 @@ pub async fn wait(attempt: &mut Attempt<'_>) -> StepResult {
 async fn why_needed(context: &Context, view: &PodView, is_settled: bool) -> Option<(String, bool)> {
     match find(context, view, is_settled).await {
         Ok(None) => None,
-        Ok(Some(Dependents { pods, .. })) if pods.is_empty() && is_settled => None,
-        Ok(Some(Dependents { pods, role })) if pods.is_empty() => {
-            let words = format!("pods that were deleted just now may need this pod as {role}");
+        Ok(Some(PlannedWait { pods, .. })) if pods.is_empty() && is_settled => None,
+        Ok(Some(PlannedWait { pods, needed_as, .. })) if pods.is_empty() => {
+            let words = format!("pods that were deleted just now may need this pod as {needed_as}");
             Some((words, true))
         }
-        Ok(Some(Dependents { pods, role })) => {
+        Ok(Some(PlannedWait { pods, needed_as, .. })) => {
             let pods = some_of(pods);
-            Some((format!("terminating pods need this pod as {role}: {pods}"), false))
+            Some((format!("terminating pods need this pod as {needed_as}: {pods}"), false))
         }
         Err(failures) => {
             let why = first_message(&failures);
@@ -108,32 +108,25 @@ pub async fn plan(facts: &PlanFacts) -> Fact<Option<PlannedWait>> {
     // A termination that has begun is not interrupted, and without a running container it serves no other pod.
     let has_begun = facts.entry.as_ref().is_some_and(PodEntry::has_begun);
     let may_run = facts.runtime().await.as_ref().map_or(true, RuntimePod::may_run);
-    let needed = needed.filter(|_| !has_begun && may_run && !facts.reads.view.mirror);
-    Ok(needed.map(|it| PlannedWait {
-        needed_as: it.role.to_owned(),
-        pods: it.pods,
-        at_most_seconds: facts.reads.context.driver_hold.as_secs(),
-    }))
-}
-
-/// Other pods that are terminating and need a pod.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Dependents {
-    /// Namespaces and names.
-    pods: Vec<String>,
-    /// What they need it as, with an article.
-    role: &'static str,
+    Ok(needed.filter(|_| !has_begun && may_run && !facts.reads.view.mirror))
 }
 
 /// The terminating pods that need this one; `None` if it is neither a driver nor a node service. If no worker has such a pod and
 /// `confirm` is set, it also lists all pods of the node: the watch may not have reported a deletion yet.
-async fn find(context: &Context, view: &PodView, confirm: bool) -> Result<Option<Dependents>, Vec<Failure>> {
+async fn find(context: &Context, view: &PodView, confirm: bool) -> Result<Option<PlannedWait>, Vec<Failure>> {
     let users = drivers::users_of(context, view).await?;
     let is_service = is_node_service(view);
     let role = match (&users, is_service) {
         (None, false) => return Ok(None),
         (Some(_), false) => "a driver",
         (_, true) => "a node service",
+    };
+    let wait = |pods| {
+        Some(PlannedWait {
+            needed_as: role.to_owned(),
+            pods,
+            at_most_seconds: context.driver_hold.as_secs(),
+        })
     };
     let uses = |other: &PodView| users.as_ref().is_some_and(|users| users.include(context, other));
     // Node services do not wait for each other.
@@ -153,7 +146,7 @@ async fn find(context: &Context, view: &PodView, confirm: bool) -> Result<Option
     let begun = begun.filter(|other| uses(other) || is_service && may_run(other));
     let pods = named(view, with_worker.cloned().chain(begun.map(|other| other.pod)));
     if !pods.is_empty() || !confirm {
-        return Ok(Some(Dependents { pods, role }));
+        return Ok(wait(pods));
     }
     // A pod with a terminal phase and without a worker counts only by what is on the node.
     let needs = |other: &PodView| uses(other) || !other.terminal_phase && needs(other);
@@ -162,8 +155,7 @@ async fn find(context: &Context, view: &PodView, confirm: bool) -> Result<Option
     let mut each = |other: PodView| waited_for.extend(is_waited_for(&other).then_some(other.pod));
     let listed = context.api.each_pod(&mut each).await;
     listed.map_err(|error| vec![error.failure(Step::Term)])?;
-    let pods = named(view, waited_for.into_iter());
-    Ok(Some(Dependents { pods, role }))
+    Ok(wait(named(view, waited_for.into_iter())))
 }
 
 /// Namespaces and names of these pods but for `view` itself.

@@ -21,7 +21,7 @@ use crate::{
         context::Context,
         locate,
         plan::{PlanFacts, Planned, PlannedAction},
-        status::{self, DEADLINE_EXCEEDED, Messages, StatusInput, StatusStage},
+        status::{self, DEADLINE_EXCEEDED, StatusInput, StatusStage},
         termination_message, volumes,
     },
 };
@@ -73,15 +73,12 @@ pub async fn send_prestop(attempt: &Attempt<'_>) -> Result<(), Vec<Failure>> {
     let Some(object) = view.object.last_known() else {
         return Ok(());
     };
-    let context = &attempt.worker.context;
-    let exits = context.journal.exits(&view.pod.uid);
-    let observed = exits::with_exits(&attempt.observed.pod, &exits);
-    let messages = exits::messages(&exits);
-    let wanted = wanted(attempt.worker, object, &observed, StatusStage::Terminating, &messages);
+    let (worker, observed) = (attempt.worker, &attempt.observed.pod);
+    let wanted = wanted(worker, object, observed, StatusStage::Terminating).await?;
     let Some(patch) = patch_of(object, &view, &wanted) else {
         return Ok(());
     };
-    let sent = Box::pin(context.api.patch_status(&view.pod, &patch)).await;
+    let sent = Box::pin(worker.context.api.patch_status(&view.pod, &patch)).await;
     sent.map_err(|error| vec![error.failure(Step::Status)])
 }
 
@@ -157,26 +154,7 @@ async fn send_once(attempt: &Attempt<'_>, view: &PodView, stage: StatusStage) ->
         )
     };
     let object = view.object.last_known().ok_or_else(unknown)?;
-    let exits = worker.context.journal.exits(&view.pod.uid);
-    let observed = exits::with_exits(&attempt.stopped.pod, &exits);
-    let mut messages = exits::messages(&exits);
-    let is_known = |id: &str| exits.get(id).is_some_and(|exit| exit.termination_message.is_some());
-    let unknown: Vec<_> = observed
-        .containers
-        .iter()
-        .filter(|it| !is_known(&it.id))
-        .cloned()
-        .collect();
-    if !unknown.is_empty() {
-        let read = move || termination_message::read_all(&unknown);
-        let read = worker.context.node.reads.run_blocking(read).await;
-        let (read, unread) = read.map_err(|error| Failure::new(Step::Status, "", error))?;
-        messages.extend(read);
-        for error in unread {
-            tracing::warn!(error = %error, "Termination message cannot be read");
-        }
-    }
-    let wanted = wanted(worker, object, &observed, stage, &messages);
+    let wanted = wanted(worker, object, &attempt.stopped.pod, stage).await?;
     if attempt.api_status.as_deref() == Some(&wanted) {
         return Ok(Sent::Shown(Box::new(wanted)));
     }
@@ -209,40 +187,46 @@ fn patch_of(object: &PodObject, view: &PodView, wanted: &PodStatus) -> Option<Va
     Some(patch)
 }
 
-fn wanted(
+/// The status with the recorded exits. Termination messages that the journal does not have are read, except before the stop.
+async fn wanted(
     worker: &Worker,
     object: &PodObject,
     observed: &RuntimePod,
     stage: StatusStage,
-    messages: &Messages,
-) -> PodStatus {
+) -> Result<PodStatus, Failure> {
+    let node = &worker.context.node;
+    let exits = worker.context.journal.exits(&worker.recorder.pod().uid);
+    let observed = exits::with_exits(observed, &exits);
+    let mut messages = exits::messages(&exits);
+    let is_known = |id: &str| exits.get(id).is_some_and(|exit| exit.termination_message.is_some());
+    let unknown = observed.containers.iter().filter(|it| !is_known(&it.id));
+    let unknown: Vec<_> = unknown.cloned().collect();
+    if stage != StatusStage::Terminating && !unknown.is_empty() {
+        let read = node.reads.run_blocking(move || termination_message::read_all(&unknown));
+        let (read, unread) = read.await.map_err(|error| Failure::new(Step::Status, "", error))?;
+        messages.extend(read);
+        for error in unread {
+            tracing::warn!(error = %error, "Termination message cannot be read");
+        }
+    }
     // An eviction may have been requested while the last status was sent.
     let eviction = worker.updates.borrow().eviction.clone();
-    status::generate(&StatusInput {
+    Ok(status::generate(&StatusInput {
         pod: &object.pod,
-        observed,
-        runtime_name: &worker.context.node.runtime_name,
-        now: worker.context.node.clock.wall().now(),
+        observed: &observed,
+        runtime_name: &node.runtime_name,
+        now: node.clock.wall().now(),
         stage,
         eviction: eviction.as_deref(),
-        messages,
-    })
+        messages: &messages,
+    }))
 }
 
 // === The plan ===
 
-/// The status after the stop.
-pub async fn plan_stopped(facts: &PlanFacts) -> Planned {
-    plan(facts, false).await
-}
-
-/// The status of a pod that holds attached volumes until the node is clean.
-pub async fn plan_terminated(facts: &PlanFacts) -> Planned {
-    plan(facts, true).await
-}
-
-async fn plan(facts: &PlanFacts, is_of_attached: bool) -> Planned {
-    if facts.may_hold_attached().await != is_of_attached {
+/// The status after the stop, or that of a pod that holds attached volumes until the node is clean.
+pub async fn plan<const OF_ATTACHED: bool>(facts: &PlanFacts) -> Planned {
+    if facts.may_hold_attached().await != OF_ATTACHED {
         return Vec::new();
     }
     vec![(Step::Status, vec![PlannedAction::ReportStatus])]
