@@ -38,8 +38,6 @@ struct Volumes(BTreeMap<String, UnusedVolume>);
 
 #[derive(Debug)]
 struct UnusedVolume {
-    /// Unused since.
-    since: Instant,
     /// Found in this round.
     is_found: bool,
     /// Due in this round.
@@ -126,13 +124,21 @@ async fn round(storage: Arc<Storage>, counters: Arc<Counters>, mut volumes: Volu
 impl Volumes {
     /// Whether this volume has been unused for [`MIN_AGE`], and its backoff has expired.
     fn is_due(&mut self, volume: &str, now: Instant) -> bool {
-        let idle = self
-            .0
-            .entry(volume.to_owned())
-            .or_insert_with(|| UnusedVolume::new(now));
-        idle.is_found = true;
-        idle.is_due = now.saturating_duration_since(idle.since) >= MIN_AGE && now >= idle.not_before;
+        let idle = self.found(volume.to_owned(), now);
+        idle.is_due = now >= idle.not_before;
         idle.is_due
+    }
+
+    fn found(&mut self, volume: String, now: Instant) -> &mut UnusedVolume {
+        let idle = self.0.entry(volume).or_insert_with(|| UnusedVolume {
+            is_found: true,
+            is_due: false,
+            failures: 0,
+            not_before: now + MIN_AGE,
+            why: Vec::new(),
+        });
+        idle.is_found = true;
+        idle
     }
 
     /// Records the failures of a round.
@@ -141,9 +147,9 @@ impl Volumes {
             idle.why.clear();
         }
         for (volume, why) in failed {
-            let idle = self.0.entry(volume).or_insert_with(|| UnusedVolume::new(now));
-            idle.is_found = true;
-            idle.not_before = now + INTERVAL * 2_u32.pow(idle.failures.min(MAX_DOUBLINGS));
+            let idle = self.found(volume, now);
+            let backoff = INTERVAL * 2_u32.pow(idle.failures.min(MAX_DOUBLINGS));
+            idle.not_before = idle.not_before.max(now + backoff);
             idle.failures += 1;
             idle.why = why;
         }
@@ -155,21 +161,6 @@ impl Volumes {
 
     fn why(&self) -> Vec<String> {
         self.0.values().flat_map(|idle| idle.why.iter().cloned()).collect()
-    }
-}
-
-// === impl UnusedVolume ===
-
-impl UnusedVolume {
-    fn new(now: Instant) -> Self {
-        Self {
-            since: now,
-            is_found: false,
-            is_due: false,
-            failures: 0,
-            not_before: now,
-            why: Vec::new(),
-        }
     }
 }
 

@@ -72,18 +72,15 @@ impl Cgroups {
     pub fn of_pod(&self, cgroup_root: &str, uid: &str) -> Result<Vec<PodCgroup>, BadPart> {
         // An invalid name is no path either. Of the others, systemd cannot represent each.
         pod_cgroup_name(cgroup_root, Qos::Guaranteed, uid)?;
-        let by_driver = DRIVERS.map(|name| QOS.map(|qos| name(cgroup_root, qos, uid)));
-        let mut names = by_driver.map(|names| names.into_iter().flatten().collect::<Vec<_>>());
-        let has_pods = |names: &Vec<PodCgroup>| {
-            let kubepods = names.first().and_then(|name| name.path().parent());
-            kubepods.is_some_and(|kubepods| self.may_exist(kubepods))
-        };
-        if names.iter().any(has_pods) {
-            names = names.map(|names| if has_pods(&names) { names } else { Vec::new() });
-        }
-        let mut found = names.concat();
-        found.retain(|name| self.exists(name));
-        Ok(found)
+        let drivers = DRIVERS.into_iter().filter(|name| self.has_pods(*name, cgroup_root));
+        let names = drivers.flat_map(|name| QOS.map(|qos| name(cgroup_root, qos, uid)));
+        Ok(names.flatten().filter(|name| self.exists(name)).collect())
+    }
+
+    /// Whether the parent of all pods below this cgroup root exists, as this driver names it.
+    fn has_pods(&self, name_of: NameOf, cgroup_root: &str) -> bool {
+        let any = name_of(cgroup_root, Qos::Guaranteed, "any").ok();
+        any.is_some_and(|any| any.path().parent().is_some_and(|kubepods| self.may_exist(kubepods)))
     }
 
     /// The hierarchies, each once.
@@ -94,11 +91,7 @@ impl Cgroups {
     /// Whether pods below this cgroup root are in slices of the systemd driver, and none is in a cgroup of the cgroupfs
     /// driver.
     pub fn has_slices(&self, cgroup_root: &str) -> bool {
-        let [plain, slices] = DRIVERS.map(|name| {
-            let any = name(cgroup_root, Qos::Guaranteed, "any").ok();
-            any.and_then(|any| any.path().parent().map(|kubepods| self.may_exist(kubepods)))
-        });
-        slices == Some(true) && plain != Some(true)
+        self.has_pods(pod_slice_name, cgroup_root) && !self.has_pods(pod_cgroup_name, cgroup_root)
     }
 
     /// UIDs of all pods with a cgroup below this cgroup root, in any hierarchy, of any QoS class and either driver.
@@ -167,15 +160,7 @@ impl Cgroups {
     /// Thaws the pod's cgroup. A frozen process handles no stop signal, and on v1 no SIGKILL. A failure in one hierarchy does not
     /// keep the others frozen.
     pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> (Outcome, Vec<Fault>) {
-        let mut done = Outcome::Nothing;
-        let mut faults = Vec::new();
-        for group in self.cgroups_of(pod) {
-            match group.thaw(effects) {
-                Ok(thawed) => done = done.and(thawed),
-                Err(fault) => faults.push(fault),
-            }
-        }
-        (done, faults)
+        collect(self.cgroups_of(pod).map(|group| group.thaw(effects)))
     }
 
     fn cgroups_of<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {
@@ -200,6 +185,18 @@ impl fmt::Display for Cgroups {
             (v1, false) => write!(f, "v1: {v1} hierarchies"),
         }
     }
+}
+
+/// `Done` if any of these effects was, and all faults.
+fn collect(results: impl IntoIterator<Item = Result<Outcome, Fault>>) -> (Outcome, Vec<Fault>) {
+    let (mut outcome, mut faults) = (Outcome::Nothing, Vec::new());
+    for result in results {
+        match result {
+            Ok(done) => outcome = outcome.and(done),
+            Err(fault) => faults.push(fault),
+        }
+    }
+    (outcome, faults)
 }
 
 /// Names of the directory's entries that are UTF-8. Empty if the directory does not exist.

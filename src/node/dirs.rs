@@ -143,17 +143,16 @@ impl Dir {
 
     /// Removes the entry `name`, which must not be a directory.
     pub fn remove_file(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
-        self.check(name, "remove")?;
         self.remove_one(name, UnlinkatFlags::NoRemoveDir, effects)
     }
 
     /// Removes the entry `name`, which must be an empty directory.
     pub fn remove_empty(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Fault> {
-        self.check(name, "remove")?;
         self.remove_one(name, UnlinkatFlags::RemoveDir, effects)
     }
 
     fn remove_one(&self, name: &OsStr, kind: UnlinkatFlags, effects: &Effects) -> Result<Outcome, Fault> {
+        self.check(name, "remove")?;
         let path = self.path.join(name);
         match effects.perform("remove", &path, || unlinkat(&self.fd, name, kind))? {
             Ok(()) => Ok(Outcome::Done),

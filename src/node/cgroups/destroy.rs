@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{Cgroups, PodCgroup, group::Group, slice};
+use super::{Cgroups, PodCgroup, collect, group::Group, slice};
 use crate::node::{
     effects::{Effects, Outcome},
     fault::{Cause, Fault},
@@ -74,40 +74,31 @@ fn kill_processes(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fa
 /// One attempt to remove the cgroup from all hierarchies. Most pod cgroups are empty by now, so processes are listed only
 /// if removal fails.
 fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-    let mut outcome = Outcome::Nothing;
-    let mut faults = Vec::new();
     let mut busy = Vec::new();
-    for group in groups {
-        match group.remove(effects) {
-            Ok(removed) => outcome = outcome.and(removed),
-            Err(Fault {
-                cause: Cause::Errno(Errno::EBUSY | Errno::ENOTEMPTY),
-                ..
-            }) => busy.push(group),
-            Err(fault) => faults.push(fault),
+    let removed = groups.iter().filter_map(|group| match group.remove(effects) {
+        Err(Fault {
+            cause: Cause::Errno(Errno::EBUSY | Errno::ENOTEMPTY),
+            ..
+        }) => {
+            busy.push(group);
+            None
         }
-    }
+        done => Some(done),
+    });
+    let (removed, mut faults) = collect(removed);
     faults.extend(kill(busy.clone(), effects).1);
-    for group in busy {
-        match group.remove_tree(effects) {
-            Ok(removed) => outcome = outcome.and(removed),
-            Err(fault) => faults.push(fault),
-        }
+    let (emptied, remaining) = collect(busy.into_iter().map(|group| group.remove_tree(effects)));
+    faults.extend(remaining);
+    if faults.is_empty() {
+        Ok(removed.and(emptied))
+    } else {
+        Err(faults)
     }
-    if faults.is_empty() { Ok(outcome) } else { Err(faults) }
 }
 
 /// Kills all processes, first in the hierarchy that no fork can escape. Processes found afterwards in other hierarchies
 /// are exiting, or exist only there; the next attempt starts with those.
 fn kill(mut groups: Vec<&Group>, effects: &Effects) -> (Outcome, Vec<Fault>) {
-    let mut outcome = Outcome::Nothing;
-    let mut faults = Vec::new();
     groups.sort_by_key(|group| group.kind);
-    for group in groups {
-        match group.kill(effects) {
-            Ok(killed) => outcome = outcome.and(killed),
-            Err(fault) => faults.push(fault),
-        }
-    }
-    (outcome, faults)
+    collect(groups.into_iter().map(|group| group.kill(effects)))
 }

@@ -70,7 +70,6 @@ impl Dir {
     ///
     /// Entries that cannot be removed are reported; the others are removed anyway.
     pub fn remove_tree(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        self.check(name, "remove").map_err(|fault| vec![fault])?;
         match self.remove_one(name, UnlinkatFlags::RemoveDir, effects) {
             Err(Fault {
                 cause: Cause::Errno(Errno::ENOTDIR),
