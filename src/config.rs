@@ -23,7 +23,7 @@ use crate::{
         cri::CriEndpoint,
         kubelet_process::{
             LocalKubelet,
-            flags::{self, DEFAULT_ROOT},
+            flags::{self, DEFAULT_ROOT, KubeletFlags},
         },
         kubelet_root::KubeletRoot,
     },
@@ -122,15 +122,18 @@ impl PodSettings {
     /// Settings that must agree with the kubelet's flags.
     pub fn expected_kubelet_settings(&self, node_name: &str) -> flags::ExpectedFlags {
         flags::ExpectedFlags {
-            kubeconfig: self.kubeconfig.clone(),
-            kubelet_config: self.flags.kubelet_config.clone(),
-            kubelet_config_dir: self.flags.kubelet_config_dir.clone(),
-            kubelet_root: self.kubelet_root.given().to_owned(),
+            flags: KubeletFlags {
+                kubeconfig: Some(self.kubeconfig.clone()),
+                config: self.flags.kubelet_config.clone(),
+                config_dir: self.flags.kubelet_config_dir.clone(),
+                root_dir: Some(self.kubelet_root.given().to_owned()),
+                runtime: Some(self.cri_endpoint.path().to_string_lossy().into_owned()),
+                cgroup_root: Some(self.cgroup_root.clone()),
+                healthz_port: Some(self.healthz.map_or(0, |at| at.port())),
+                hostname_override: Some(node_name.to_owned()),
+                ..KubeletFlags::default()
+            },
             resolved_root: self.kubelet_root.path().to_owned(),
-            runtime: self.cri_endpoint.path().to_owned(),
-            cgroup_root: self.cgroup_root.clone(),
-            healthz_port: self.healthz.map_or(0, |at| at.port()),
-            node_name: node_name.to_owned(),
         }
     }
 }

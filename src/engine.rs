@@ -195,7 +195,7 @@ impl Engine {
             }),
             node: LocalNode {
                 cri,
-                runtime_name: runtime.name,
+                runtime_name: runtime.runtime_name,
                 clock: host.clock,
                 effects,
                 cgroups,

@@ -253,8 +253,8 @@ impl PodAgent {
         };
         tracing::info!(
             node = self.node_name,
-            runtime = version.name,
-            runtime_version = version.version,
+            runtime = version.runtime_name,
+            runtime_version = version.runtime_version,
             only_observes,
             "Agent is running"
         );

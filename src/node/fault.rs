@@ -228,9 +228,7 @@ impl Fault {
     pub fn is_blocked(&self) -> bool {
         matches!(self.cause, Cause::Blocked(_))
     }
-}
 
-impl Fault {
     /// Converts it to a failure of this step.
     pub fn failure(&self, step: Step) -> Failure {
         Failure::new(step, "", self)

@@ -1,8 +1,12 @@
 //! Errors of gRPC calls on this node: to the container runtime or a driver.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt, path::Path, time::Duration};
 
-use tonic::{Code, Status};
+use http::Uri;
+use tonic::{
+    Code, Status,
+    transport::{self, Endpoint},
+};
 
 use crate::{
     model::{
@@ -13,57 +17,42 @@ use crate::{
     words::without_error_codes,
 };
 
-/// A failed call: which one, its target, and how it failed.
+/// A failed call.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum GrpcError {
-    /// No connection, or it broke during the call. What the peer did is unknown.
-    #[error("{call}: the {} cannot be reached: {cause}", call.peer.label())]
-    Unreachable {
-        /// The call.
-        call: Call,
-        /// The innermost cause.
-        cause: String,
-    },
-    /// The server does not speak gRPC. Only reported for the runtime.
-    #[error("{call}: the server on the socket does not speak gRPC: {cause}")]
-    Foreign {
-        /// The call.
-        call: Call,
-        /// How that was detected.
-        cause: String,
-    },
-    /// No answer in time. What the peer did is unknown.
-    #[error("{call}: no answer within {after:?}")]
-    Timeout {
-        /// The call.
-        call: Call,
-        /// How long the call waited.
-        after: Duration,
-    },
+#[error("{call}: {failure}")]
+pub struct GrpcError {
+    /// The call. [`CallFailure::PathNotUtf8`] and [`CallFailure::Blocked`]: it was not made.
+    pub call: Call,
+    /// How it failed.
+    pub failure: CallFailure,
+}
+
+/// How a call failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CallFailure {
+    /// No connection to this peer, or it broke during the call; with the innermost cause. What the peer did is unknown.
+    #[error("the {0} cannot be reached: {1}")]
+    Unreachable(&'static str, String),
+    /// The server does not speak gRPC, with how that was detected. Only reported for the runtime.
+    #[error("the server on the socket does not speak gRPC: {0}")]
+    Foreign(String),
+    /// No answer within this time. What the peer did is unknown.
+    #[error("no answer within {0:?}")]
+    Timeout(Duration),
     /// The peer answered with an error.
-    #[error("{call}: {code:?}: {message}{}", remedy(message))]
+    #[error("{code:?}: {message}{}", remedy(message))]
     Failed {
-        /// The call.
-        call: Call,
         /// The gRPC status code.
         code: Code,
         /// The peer's message.
         message: String,
     },
     /// The path is not UTF-8 and cannot be sent.
-    #[error("{call}: the path is not UTF-8")]
-    PathNotUtf8 {
-        /// The call that was not made.
-        call: Call,
-    },
-    /// Effects are blocked; nothing was sent.
-    #[error("{call}: blocked: {blocked}")]
-    Blocked {
-        /// The call that was not made.
-        call: Call,
-        /// Why.
-        blocked: Blocked,
-    },
+    #[error("the path is not UTF-8")]
+    PathNotUtf8,
+    /// Effects are blocked.
+    #[error("blocked: {0}")]
+    Blocked(Blocked),
 }
 
 /// A call and its target.
@@ -71,21 +60,12 @@ pub enum GrpcError {
 pub struct Call {
     /// Name of the call.
     pub name: &'static str,
-    /// The called peer.
-    pub peer: Peer,
+    /// The called driver, by its name, or by its registration socket while the name is unknown; `None` for the container runtime.
+    pub driver: Option<String>,
     /// ID of a container or sandbox, UID of a pod, a path, or claims; may be empty.
     pub target: String,
     /// The driver's ID of the volume.
     pub volume: Option<String>,
-}
-
-/// The peer of a call.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Peer {
-    /// The container runtime.
-    Runtime,
-    /// A driver, by its name, or by its registration socket while the name is unknown.
-    Driver(String),
 }
 
 /// A remedy for errors that no CRI call can clear.
@@ -98,75 +78,50 @@ fn remedy(message: &str) -> &'static str {
     }
 }
 
+/// The server on this socket. The authority is sent but ignored. Servers written in Go would refuse a path here.
+pub(super) fn endpoint(socket: &Path) -> Result<Endpoint, transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
+    Ok(endpoint.origin(Uri::from_static("http://localhost")))
+}
+
 // === impl GrpcError ===
 
 impl GrpcError {
-    pub(crate) fn from_status(call: Call, status: &Status) -> Self {
-        // A status from the wire has no source. One that tonic creates for a broken connection has.
-        if let Some(source) = status.source() {
-            return if call.peer == Peer::Runtime && is_foreign(source) {
-                let cause = cause_of(source);
-                Self::Foreign { call, cause }
-            } else {
-                Self::unreachable(call, source)
-            };
-        }
-        Self::Failed {
-            call,
-            code: status.code(),
-            message: ForeignText::new(status.message()).into(),
-        }
-    }
-
-    pub(crate) fn unreachable(call: Call, error: &(dyn Error + 'static)) -> Self {
-        let cause = cause_of(error);
-        Self::Unreachable { call, cause }
-    }
-
-    /// The failed call.
-    pub fn call(&self) -> &Call {
-        match self {
-            Self::Unreachable { call, .. }
-            | Self::Foreign { call, .. }
-            | Self::Timeout { call, .. }
-            | Self::Failed { call, .. }
-            | Self::PathNotUtf8 { call }
-            | Self::Blocked { call, .. } => call,
-        }
-    }
-
     /// Whether the peer was unreachable. False if the call failed or timed out.
     pub fn is_unreachable(&self) -> bool {
-        match self {
-            Self::Unreachable { .. } => true,
-            Self::Failed { code, .. } => *code == Code::Unavailable,
-            Self::Foreign { .. } | Self::Timeout { .. } | Self::PathNotUtf8 { .. } | Self::Blocked { .. } => false,
-        }
+        self.failure.code() == Code::Unavailable
     }
 
     /// Whether the server is not a CRI v1 runtime: it speaks another protocol, or gRPC without this service.
     pub fn is_not_a_runtime(&self) -> bool {
-        matches!(self, Self::Foreign { .. }) || self.code() == Some(Code::Unimplemented)
+        matches!(self.failure, CallFailure::Foreign(_)) || self.failure.code() == Code::Unimplemented
     }
 
     pub(super) fn is_not_found(&self) -> bool {
-        self.code() == Some(Code::NotFound)
+        self.failure.code() == Code::NotFound
     }
 
     /// Whether the driver answered that the volume does not exist.
     pub fn is_unknown_volume(&self) -> bool {
-        self.call().volume.is_some() && self.is_not_found()
+        self.call.volume.is_some() && self.is_not_found()
     }
 
     /// Whether the gate blocked the call, so that other calls would fail as well.
     pub fn is_blocked(&self) -> bool {
-        matches!(self, Self::Blocked { .. })
+        matches!(self.failure, CallFailure::Blocked(_))
     }
+}
 
-    fn code(&self) -> Option<Code> {
+// === impl CallFailure ===
+
+impl CallFailure {
+    /// The status code; of a call without an answer that of Go's gRPC.
+    pub(super) fn code(&self) -> Code {
         match self {
-            Self::Failed { code, .. } => Some(*code),
-            _ => None,
+            Self::Failed { code, .. } => *code,
+            Self::Timeout(_) => Code::DeadlineExceeded,
+            Self::Unreachable(..) => Code::Unavailable,
+            Self::Foreign(_) | Self::PathNotUtf8 | Self::Blocked(_) => Code::Unknown,
         }
     }
 }
@@ -192,11 +147,37 @@ fn is_foreign(error: &(dyn Error + 'static)) -> bool {
 // === impl Call ===
 
 impl Call {
+    /// The error of this call.
+    pub(crate) fn failed(self, failure: CallFailure) -> GrpcError {
+        GrpcError { call: self, failure }
+    }
+
+    /// The error of this call without a connection.
+    pub(super) fn unreachable(self, error: &(dyn Error + 'static)) -> GrpcError {
+        let peer = self.driver.as_ref().map_or("runtime", |_| "driver");
+        self.failed(CallFailure::Unreachable(peer, cause_of(error)))
+    }
+
+    /// The error of this call by its answer.
+    pub(crate) fn refused(self, status: &Status) -> GrpcError {
+        // A status from the wire has no source. One that tonic creates for a broken connection has.
+        match status.source() {
+            Some(source) if self.driver.is_none() && is_foreign(source) => {
+                self.failed(CallFailure::Foreign(cause_of(source)))
+            }
+            Some(source) => self.unreachable(source),
+            None => self.failed(CallFailure::Failed {
+                code: status.code(),
+                message: ForeignText::new(status.message()).into(),
+            }),
+        }
+    }
+
     /// A call to the runtime about this ID.
     pub(crate) fn to_runtime(name: &'static str, id: &str) -> Self {
         Self {
             name,
-            peer: Peer::Runtime,
+            driver: None,
             target: id.to_owned(),
             volume: None,
         }
@@ -206,7 +187,7 @@ impl Call {
     pub(crate) fn to_driver(name: &'static str, driver: &str, target: impl Into<String>) -> Self {
         Self {
             name,
-            peer: Peer::Driver(driver.to_owned()),
+            driver: Some(driver.to_owned()),
             target: target.into(),
             volume: None,
         }
@@ -222,10 +203,10 @@ impl Call {
 impl fmt::Display for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name)?;
-        let driver = match &self.peer {
-            Peer::Runtime if self.target.is_empty() => return Ok(()),
-            Peer::Runtime => return write!(f, " {}", self.target),
-            Peer::Driver(driver) => driver,
+        let driver = match &self.driver {
+            None if self.target.is_empty() => return Ok(()),
+            None => return write!(f, " {}", self.target),
+            Some(driver) => driver,
         };
         write!(f, " of driver {driver:?}")?;
         match &self.volume {
@@ -236,27 +217,16 @@ impl fmt::Display for Call {
     }
 }
 
-// === impl Peer ===
-
-impl Peer {
-    fn label(&self) -> &'static str {
-        match self {
-            Self::Runtime => "runtime",
-            Self::Driver(_) => "driver",
-        }
-    }
-}
-
 impl Reasoned for GrpcError {
     /// The gRPC status code if the peer answered.
     fn reason(&self) -> std::borrow::Cow<'static, str> {
-        match self {
-            Self::Failed { code, .. } => format!("{code:?}").into(),
-            Self::Unreachable { .. } => "unreachable".into(),
-            Self::Timeout { .. } => "timeout".into(),
-            Self::Foreign { .. } => "unreadable".into(),
-            Self::PathNotUtf8 { .. } => OTHER.into(),
-            Self::Blocked { .. } => BLOCKED.into(),
+        match &self.failure {
+            CallFailure::Failed { code, .. } => format!("{code:?}").into(),
+            CallFailure::Unreachable(..) => "unreachable".into(),
+            CallFailure::Timeout(_) => "timeout".into(),
+            CallFailure::Foreign(_) => "unreadable".into(),
+            CallFailure::PathNotUtf8 => OTHER.into(),
+            CallFailure::Blocked(_) => BLOCKED.into(),
         }
     }
 }
@@ -267,30 +237,22 @@ mod tests {
 
     #[test]
     fn error_names_the_call_and_its_target() {
-        let cause = "No such file or directory".to_owned();
-        let error = GrpcError::Unreachable {
-            call: Call::to_runtime("Version", ""),
-            cause,
-        };
+        let runtime = Call::to_runtime("Version", "");
+        let error = runtime.unreachable(&std::io::Error::other("No such file or directory"));
         let text = "Version: the runtime cannot be reached: No such file or directory";
         assert_eq!(error.to_string(), text);
-        let error = GrpcError::Timeout {
-            call: Call::to_runtime("StopContainer", "abc"),
-            after: Duration::from_secs(150),
-        };
+        let stop = Call::to_runtime("StopContainer", "abc");
+        let error = stop.failed(CallFailure::Timeout(Duration::from_secs(150)));
         assert_eq!(error.to_string(), "StopContainer abc: no answer within 150s");
-        let error = GrpcError::Failed {
-            call: Call::to_runtime("RemoveContainer", "abc"),
-            code: Code::FailedPrecondition,
-            message: "cannot delete running task abc: failed precondition".to_owned(),
-        };
+        let status = Status::failed_precondition("cannot delete running task abc: failed precondition");
+        let error = Call::to_runtime("RemoveContainer", "abc").refused(&status);
         assert!(error.to_string().contains("a restart of containerd may"), "{error}");
     }
 
     #[test]
     fn driver_error_is_one_line_with_driver_call_and_code() {
         let call = Call::to_driver("NodeUnpublishVolume", "csi.example.com", "/pods/u/mount").for_volume("vol/1");
-        let error = GrpcError::from_status(call, &Status::internal("umount: busy\nERROR forged"));
+        let error = call.refused(&Status::internal("umount: busy\nERROR forged"));
         assert_eq!(
             error.to_string(),
             "NodeUnpublishVolume of driver \"csi.example.com\" for volume \"vol/1\": Internal: umount: busy\\nERROR forged"

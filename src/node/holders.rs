@@ -19,7 +19,7 @@ pub(super) mod holder;
 mod scan;
 
 pub use container::container_of;
-pub use holder::{Holders, MountHolder, Namespace, Usage};
+pub use holder::{Holders, MountHolder};
 use scan::Scan;
 
 /// Limit of the search, whatever the number of processes.
@@ -56,13 +56,13 @@ pub fn holders(
 mod tests {
     use super::*;
 
-    fn holder(pid: i32, usage: Usage) -> MountHolder {
+    fn holder(pid: i32, usage: &'static str) -> MountHolder {
         MountHolder {
             pid,
             command: "sh\n\"x".to_owned(),
             container: None,
             usage,
-            namespace: Namespace::Own,
+            is_in_other_namespace: false,
         }
     }
 
@@ -87,11 +87,11 @@ mod tests {
         let container = Some("0123456789abcdef".repeat(4));
         let holders = Holders {
             processes: vec![
-                holder(7, Usage::WorkingDirectory),
+                holder(7, "working directory"),
                 MountHolder {
                     container,
-                    namespace: Namespace::Other,
-                    ..holder(8, Usage::OpenFile)
+                    is_in_other_namespace: true,
+                    ..holder(8, "open file")
                 },
             ],
             nested: vec!["/v/a\nb".into()],

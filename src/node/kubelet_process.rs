@@ -9,22 +9,22 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use tokio::time::Instant;
+
 use super::{fault, lock::readable, procfs};
 
 pub mod arguments;
-mod capabilities;
 mod evidence;
 pub mod flags;
-mod healthz;
 mod kind;
 mod probe;
 mod process;
 mod root;
 mod sockets;
 
-pub use healthz::is_kubelets_answer;
-use kind::{Kind, has_exited, kind};
-use probe::{Input, WalkTime};
+pub use evidence::is_kubelets_answer;
+use kind::{Kind, has_exited, kind, may_mount};
+use probe::{Input, WALK_TIMEOUT};
 pub use process::{KubeletProcess, LocalKubelet, MatchReason};
 use sockets::Listeners;
 
@@ -144,21 +144,22 @@ pub fn with_pid(proc: &Path, pid: i32, local: &LocalKubelet) -> io::Result<Optio
 struct Search<'a> {
     proc: &'a Path,
     local: &'a LocalKubelet,
-    time: WalkTime,
+    /// When its walks have to be done.
+    until: Instant,
 }
 
 // === impl Search ===
 
 impl<'a> Search<'a> {
     fn new(proc: &'a Path, local: &'a LocalKubelet) -> Self {
-        let time = WalkTime::of_search();
-        Self { proc, local, time }
+        let until = Instant::now() + WALK_TIMEOUT;
+        Self { proc, local, until }
     }
 
     /// The process with this pid, if it is a kubelet that counts under any name: it has one of these listening sockets.
     fn by_socket(&self, pid: i32, listeners: &Listeners) -> io::Result<Option<KubeletProcess>> {
         let dir = procfs::dir(self.proc, pid);
-        if listeners.is_empty() || !capabilities::may_mount(self.proc, &dir) {
+        if listeners.is_empty() || !may_mount(self.proc, &dir) {
             return Ok(None);
         }
         let roots = evidence::roots(&dir, listeners)?;
@@ -179,7 +180,7 @@ impl<'a> Search<'a> {
     fn candidate(&self, dir: &Path) -> io::Result<Option<Kind>> {
         let kind = kind(dir)?;
         // A kubelet mounts, so a process that cannot mount is no kubelet, even with a kubelet's name and arguments.
-        Ok(kind.filter(|_| capabilities::may_mount(self.proc, dir)))
+        Ok(kind.filter(|_| may_mount(self.proc, dir)))
     }
 
     /// The process, if it counts: it does not work elsewhere, and has not ended. It listens on a kubelet's sockets below these
@@ -187,18 +188,18 @@ impl<'a> Search<'a> {
     fn judge(&self, pid: i32, kind: Kind, dir: &Path, listens_below: Vec<PathBuf>) -> Option<KubeletProcess> {
         let arguments = fs::read(dir.join("cmdline"));
         let command = readable(arguments.as_ref().map(Clone::clone).unwrap_or_default());
-        let local = self.local.clone();
-        let probed = match arguments {
-            Ok(arguments) => Input {
+        let arguments = arguments.map_err(|error| fault::errno(&error));
+        let probed = arguments.and_then(|arguments| {
+            let (dir, local) = (dir.to_owned(), self.local.clone());
+            Input {
                 kind,
-                dir: dir.to_owned(),
+                dir,
                 arguments,
                 listens_below,
                 local,
             }
-            .probe(self.time),
-            Err(error) => Err(fault::errno(&error)),
-        };
+            .probe(self.until)
+        });
         let why = match probed {
             Ok(None) => return None,
             Ok(Some(MatchReason::UnknownDirectory)) | Err(_) if has_exited(dir) => return None,

@@ -4,7 +4,7 @@
 //! of our own, which only root can open. No descriptor keeps the locked directory's mount busy.
 
 use std::{
-    fs::{self, DirBuilder, File, Metadata, TryLockError},
+    fs::{self, DirBuilder, File},
     io::{self, Read as _, Write as _},
     os::unix::{
         ffi::OsStrExt as _,
@@ -16,7 +16,7 @@ use std::{
 
 use nix::{
     errno::Errno,
-    fcntl::OFlag,
+    fcntl::{Flock, FlockArg, OFlag},
     sys::stat::{major, minor},
     unistd::geteuid,
 };
@@ -37,13 +37,11 @@ const MAX_NAME: usize = 200;
 #[derive(Debug)]
 #[must_use = "the lock is released as soon as this is dropped"]
 pub struct DirLock {
-    /// One by the directory's inode and one by its path: a mount may show it twice or cover it.
-    _files: [LockFile; 2],
+    /// One by the directory's inode and one by its path: a mount may show it twice or cover it. They are never removed: an agent
+    /// that has opened one before could lock it beside another agent. Dropped, they are unlocked and not only closed: between fork
+    /// and exec, a child has a copy of the descriptor.
+    _files: [Flock<File>; 2],
 }
-
-/// A locked file. It is never removed: an agent that has opened it before could lock it beside another one.
-#[derive(Debug)]
-struct LockFile(File);
 
 /// Why the lock was not acquired.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -83,9 +81,10 @@ impl DirLock {
         });
         let (found, path) = found.map_err(|error| failed(dir, &error))?;
         let locks = directory(root);
-        let lock = |name: String| LockFile::acquire(dir, &locks, &locks.join(name));
+        let by_inode = format!("{}:{}:{}", major(found.dev()), minor(found.dev()), found.ino());
+        let lock = |name: String| lock_file(dir, &locks, &locks.join(name));
         Ok(Self {
-            _files: [lock(by_inode(&found))?, lock(by_path(&path))?],
+            _files: [lock(by_inode)?, lock(by_path(&path))?],
         })
     }
 }
@@ -102,10 +101,6 @@ fn directory(root: &Path) -> PathBuf {
     }
 }
 
-fn by_inode(dir: &Metadata) -> String {
-    format!("{}:{}:{}", major(dir.dev()), minor(dir.dev()), dir.ino())
-}
-
 /// The end of the path, as a file name.
 fn by_path(dir: &Path) -> String {
     let path = dir.as_os_str().as_bytes();
@@ -113,40 +108,27 @@ fn by_path(dir: &Path) -> String {
     end.escape_ascii().to_string().replace('/', "-")
 }
 
-// === impl LockFile ===
-
-impl LockFile {
-    /// Locks the file at `path`, which is in the directory `locks` and stands for `dir`.
-    fn acquire(dir: &Path, locks: &Path, path: &Path) -> Result<Self, LockError> {
-        let fault = |error: io::Error| failed(path, &error);
-        let directory = DirBuilder::new().recursive(true).mode(0o700).create(locks);
-        directory.map_err(fault)?;
-        let mut options = File::options();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        options.custom_flags(OFlag::O_NOFOLLOW.bits());
-        let mut file = options.open(path).map_err(fault)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                return Err(LockError::Taken {
-                    path: dir.to_owned(),
-                    holder: pid_in(&mut file).map(|pid| LockOwner::read(Path::new(PROC), pid)),
-                });
-            }
-            Err(TryLockError::Error(error)) => return Err(fault(error)),
-        }
-        let written = file.set_len(0);
-        let written = written.and_then(|()| file.write_all(process::id().to_string().as_bytes()));
-        written.map_err(fault)?;
-        Ok(Self(file))
-    }
-}
-
-impl Drop for LockFile {
-    fn drop(&mut self) {
-        // Between fork and exec, a child has a copy of the descriptor: closing this one would not release the lock.
-        self.0.unlock().ok();
-    }
+/// Locks the file at `path`, which is in the directory `locks` and stands for `dir`.
+fn lock_file(dir: &Path, locks: &Path, path: &Path) -> Result<Flock<File>, LockError> {
+    let fault = |error: io::Error| failed(path, &error);
+    let directory = DirBuilder::new().recursive(true).mode(0o700).create(locks);
+    directory.map_err(fault)?;
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    options.custom_flags(OFlag::O_NOFOLLOW.bits());
+    let file = options.open(path).map_err(fault)?;
+    let locked = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+    let mut file = locked.map_err(|(mut file, errno)| match errno {
+        Errno::EWOULDBLOCK => LockError::Taken {
+            path: dir.to_owned(),
+            holder: pid_in(&mut file).map(|pid| LockOwner::read(Path::new(PROC), pid)),
+        },
+        errno => fault(errno.into()),
+    })?;
+    let written = file.set_len(0);
+    let written = written.and_then(|()| file.write_all(process::id().to_string().as_bytes()));
+    written.map_err(fault)?;
+    Ok(file)
 }
 
 /// The PID that the holder has written.
@@ -253,9 +235,9 @@ mod tests {
     #[test]
     fn dropped_lock_is_released_although_a_forked_child_has_a_copy() {
         let (root, _) = node();
-        let acquire = || LockFile::acquire(root.path(), root.path(), &root.path().join("lock"));
+        let acquire = || lock_file(root.path(), root.path(), &root.path().join("lock"));
         let first = acquire().unwrap();
-        let _copy = first.0.try_clone().unwrap();
+        let _copy = first.try_clone().unwrap();
         let LockError::Taken { holder, .. } = acquire().unwrap_err() else {
             panic!("it is locked")
         };

@@ -13,7 +13,7 @@ pub mod dra;
 pub mod registry;
 
 pub use csi::Csi;
-pub use dra::{ClaimRef, Dra, Service, Unprepared};
+pub use dra::{ClaimRef, Dra, Unprepared};
 pub use registry::{Registered, Registry};
 
 /// Generated from the files in `proto`.
@@ -30,8 +30,6 @@ pub enum Kind {
     Csi,
     /// DRA: dynamic resources.
     Dra,
-    /// Not relevant for teardown.
-    Other,
 }
 
 // === impl Kind ===
@@ -41,7 +39,6 @@ impl fmt::Display for Kind {
         f.write_str(match self {
             Self::Csi => "CSI",
             Self::Dra => "DRA",
-            Self::Other => "other",
         })
     }
 }

@@ -192,19 +192,11 @@ pub fn shims(proc: &Path, ids: &[String]) -> io::Result<Vec<Shim>> {
     let mut all = Vec::new();
     for pid in procfs::pids(proc)? {
         // A process that cannot be read counts as no shim, and hides no other.
-        let Some(stat) = Stat::parse(&procfs::text(&procfs::dir(proc, pid).join("stat"))) else {
+        let Some(stat) = Stat::read(&procfs::dir(proc, pid)) else {
             continue;
         };
         all.push((pid, stat.parent));
-        if let Some((program, id)) = shim(proc, pid, &stat.command).filter(|(_, id)| ids.contains(id)) {
-            found.push(Shim {
-                pid,
-                is_stopped: matches!(stat.state, 'T' | 't'),
-                program,
-                id,
-                children: Vec::new(),
-            });
-        }
+        found.extend(shim(proc, pid, &stat).filter(|shim| ids.contains(&shim.id)));
     }
     for shim in &mut found {
         for (pid, _) in all.iter().filter(|(_, parent)| *parent == shim.pid) {
@@ -218,25 +210,33 @@ pub fn shims(proc: &Path, ids: &[String]) -> io::Result<Vec<Shim>> {
 
 /// Whether this process is the shim of one of the owner's sandboxes or containers.
 fn is_shim_of(proc: &Path, pid: i32, owner: &Owner) -> bool {
-    let stat = Stat::parse(&procfs::text(&procfs::dir(proc, pid).join("stat")));
-    stat.and_then(|stat| shim(proc, pid, &stat.command))
-        .is_some_and(|(_, id)| owner.ids.contains(&id))
+    let stat = Stat::read(&procfs::dir(proc, pid));
+    let shim = stat.and_then(|stat| shim(proc, pid, &stat));
+    shim.is_some_and(|shim| owner.ids.contains(&shim.id))
 }
 
-/// Program and ID in the command line of a shim. That of another process is not read: its memory may be locked without end.
-fn shim(proc: &Path, pid: i32, command: &str) -> Option<(String, String)> {
-    let (_, options) = SHIMS.iter().find(|(name, _)| command == *name)?;
+/// The shim with this PID, without its children. The command line of another process is not read: its memory may be locked without
+/// end.
+fn shim(proc: &Path, pid: i32, stat: &Stat) -> Option<Shim> {
+    let (_, options) = SHIMS.iter().find(|(name, _)| stat.command == *name)?;
     // A process of a container may choose the same name and command line, but has a mount namespace of its own.
-    let namespace = fs::read_link(procfs::dir(proc, pid).join("ns/mnt"));
-    if namespace.is_ok_and(|theirs| fs::read_link("/proc/self/ns/mnt").is_ok_and(|ours| theirs != ours)) {
+    let dir = procfs::dir(proc, pid);
+    let ours = procfs::namespace(Path::new("/proc/self"), "mnt");
+    if procfs::namespace(&dir, "mnt").is_some_and(|theirs| ours.is_some_and(|ours| theirs != ours)) {
         return None;
     }
-    let line = fs::read(procfs::dir(proc, pid).join("cmdline")).ok()?;
+    let line = fs::read(dir.join("cmdline")).ok()?;
     let mut words = line.split(|byte| *byte == 0).map(String::from_utf8_lossy);
     let program = words.next()?.rsplit('/').next()?.to_owned();
     words.find(|word| options.contains(&&**word))?;
     let id = words.next().filter(|id| !id.is_empty())?;
-    Some((program, id.into_owned()))
+    Some(Shim {
+        pid,
+        program,
+        id: id.into_owned(),
+        is_stopped: matches!(stat.state, 'T' | 't'),
+        children: Vec::new(),
+    })
 }
 
 /// The first thread may have exited alone.

@@ -54,6 +54,11 @@ pub(super) fn command(process: &Path) -> String {
     text(&process.join("comm")).trim_end().to_owned()
 }
 
+/// The namespace of this kind, such as `mnt`.
+pub(super) fn namespace(process: &Path, kind: &str) -> Option<PathBuf> {
+    fs::read_link(process.join("ns").join(kind)).ok()
+}
+
 /// `None` if the process has exited before or during the read.
 pub(super) fn unless_exited<T>(read: io::Result<T>) -> io::Result<Option<T>> {
     match read {
@@ -72,6 +77,11 @@ pub(super) fn state(stat: &str) -> Option<char> {
 // === impl Stat ===
 
 impl Stat {
+    /// Reads that of this process.
+    pub fn read(process: &Path) -> Option<Self> {
+        Self::parse(&text(&process.join("stat")))
+    }
+
     /// Reads the text of `/proc/PID/stat`.
     pub fn parse(stat: &str) -> Option<Self> {
         let (before, behind) = stat.rsplit_once(") ")?;

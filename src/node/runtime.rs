@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use backon::BackoffBuilder as _;
+use k8s_cri::v1::VersionResponse;
 use serde::{Deserialize, Serialize};
 use tokio::{sync::watch, time::sleep};
 
 use super::{
-    cri::{Cri, CriEndpoint, types::RuntimeVersion},
+    cri::{Cri, CriEndpoint},
     grpc::GrpcError,
 };
 use crate::clock::{pauses, rounded};
@@ -35,7 +36,7 @@ pub async fn wait_until_ready(
     cri: &Cri,
     endpoint: &CriEndpoint,
     report: &watch::Sender<RuntimeReport>,
-) -> Result<RuntimeVersion, GrpcError> {
+) -> Result<VersionResponse, GrpcError> {
     let mut pauses = pauses(FIRST_PAUSE, LONGEST_PAUSE).build();
     loop {
         match cri.version().await {
@@ -61,7 +62,7 @@ pub async fn monitor(cri: Cri, endpoint: CriEndpoint, report: watch::Sender<Runt
         match cri.version().await {
             Ok(version) => {
                 if report.borrow().error.is_some() {
-                    tracing::info!(%endpoint, version = version.version, "Container runtime answers again");
+                    tracing::info!(%endpoint, version = version.runtime_version, "Container runtime answers again");
                 }
                 record_answer(&report, &version);
             }
@@ -75,9 +76,9 @@ pub async fn monitor(cri: Cri, endpoint: CriEndpoint, report: watch::Sender<Runt
     }
 }
 
-fn record_answer(report: &watch::Sender<RuntimeReport>, version: &RuntimeVersion) {
+fn record_answer(report: &watch::Sender<RuntimeReport>, version: &VersionResponse) {
     report.send_replace(RuntimeReport {
-        version: Some(format!("{} {}", version.name, version.version)),
+        version: Some(format!("{} {}", version.runtime_name, version.runtime_version)),
         error: None,
     });
 }

@@ -5,13 +5,13 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
-use serde::Deserialize;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::{sync::Mutex, time::timeout};
 use zbus::{
-    Connection, MatchRule, Message, MessageStream,
+    Connection, MatchRule, MessageStream,
     connection::Builder,
     message::Type,
-    zvariant::{self, DeserializeValue, DynamicType, OwnedObjectPath},
+    zvariant::{self, DynamicType, OwnedObjectPath, OwnedValue},
 };
 
 use super::effects::Outcome;
@@ -23,6 +23,8 @@ mod unit_state;
 const SERVICE: &str = "org.freedesktop.systemd1";
 const OBJECT: &str = "/org/freedesktop/systemd1";
 const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+/// Object and interface of most calls.
+const ON_MANAGER: (&str, &str) = (OBJECT, MANAGER);
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 const UNIT_INTERFACE: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE_INTERFACE: &str = "org.freedesktop.systemd1.Service";
@@ -83,10 +85,9 @@ impl Systemd {
         self.with_timeout(async {
             let connection = self.connection().await?;
             let pid = u32::try_from(pid).unwrap_or_default();
-            let unit: OwnedObjectPath = match call(&connection, "GetUnitByPID", &(pid,)).await {
-                Ok(answer) => answer.body().deserialize()?,
+            let unit: OwnedObjectPath = match call(&connection, ON_MANAGER, "GetUnitByPID", &(pid,)).await {
                 Err(zbus::Error::MethodError(..)) => return Ok(None),
-                Err(error) => return Err(error),
+                unit => unit?,
             };
             let name: String = property(&connection, &unit, UNIT_INTERFACE, "Id").await?;
             if !name.ends_with(".service") {
@@ -102,8 +103,8 @@ impl Systemd {
     pub async fn service_that_restarts(&self, pid: i32) -> Result<Option<String>, String> {
         self.with_timeout(async {
             let connection = self.connection().await?;
-            let answer = call(&connection, "ListUnitsFiltered", &(["auto-restart"],)).await?;
-            let units: Vec<ListedUnit> = answer.body().deserialize()?;
+            let states = (["auto-restart"],);
+            let units: Vec<ListedUnit> = call(&connection, ON_MANAGER, "ListUnitsFiltered", &states).await?;
             for (name, .., path, _, _, _) in units {
                 let last: u32 = property(&connection, &path, SERVICE_INTERFACE, "ExecMainPID").await?;
                 if u32::try_from(pid) == Ok(last) {
@@ -153,7 +154,7 @@ impl Systemd {
             .await
             .unwrap_or_else(|_| Err(zbus::Error::Failure(format!("no answer within {CONNECT_LIMIT:?}"))))?;
         // systemd sends job signals only to subscribers.
-        call(&new, "Subscribe", &()).await?;
+        call::<()>(&new, ON_MANAGER, "Subscribe", &()).await?;
         *kept = Some(new.clone());
         Ok(new)
     }
@@ -167,7 +168,7 @@ fn is_answer(error: &zbus::Error) -> bool {
 /// Stops a unit and waits for the job's end.
 async fn stop_on(connection: &Connection, unit: &str, mode: &str) -> zbus::Result<Outcome> {
     // systemd can load any slice by its name, even one that no longer exists.
-    match call(connection, "GetUnit", &(unit,)).await {
+    match call::<OwnedObjectPath>(connection, ON_MANAGER, "GetUnit", &(unit,)).await {
         Ok(_) => {}
         Err(zbus::Error::MethodError(name, ..)) if name == NO_SUCH_UNIT => return Ok(Outcome::Nothing),
         Err(error) => return Err(error),
@@ -178,9 +179,9 @@ async fn stop_on(connection: &Connection, unit: &str, mode: &str) -> zbus::Resul
         tracing::warn!(unit, result, "Unit stop failed in systemd");
     }
     // A failed unit stays loaded until it is reset. Any other one is already unloaded.
-    match call(connection, "ResetFailedUnit", &(unit,)).await {
+    match call(connection, ON_MANAGER, "ResetFailedUnit", &(unit,)).await {
         Err(error) if !is_answer(&error) => Err(error),
-        Ok(_) | Err(_) => Ok(Outcome::Done),
+        Ok(()) | Err(_) => Ok(Outcome::Done),
     }
 }
 
@@ -195,8 +196,7 @@ async fn run_stop_job(connection: &Connection, unit: &str, mode: &str) -> zbus::
         .arg(2, unit)?
         .build();
     let mut ends = MessageStream::for_match_rule(ends, connection, None).await?;
-    let job = call(connection, "StopUnit", &(unit, mode)).await?;
-    let job: OwnedObjectPath = job.body().deserialize()?;
+    let job: OwnedObjectPath = call(connection, ON_MANAGER, "StopUnit", &(unit, mode)).await?;
     loop {
         let end = match ends.next().await {
             Some(end) => end?,
@@ -209,30 +209,23 @@ async fn run_stop_job(connection: &Connection, unit: &str, mode: &str) -> zbus::
     }
 }
 
-async fn call<B>(connection: &Connection, method: &str, arguments: &B) -> zbus::Result<Message>
-where
-    B: serde::Serialize + DynamicType,
-{
-    connection
-        .call_method(Some(SERVICE), OBJECT, Some(MANAGER), method, arguments)
-        .await
-}
-
-/// The object of a unit. GetUnit knows only loaded units, and an inactive one may be unloaded.
-async fn load(connection: &Connection, unit: &str) -> zbus::Result<OwnedObjectPath> {
-    call(connection, "LoadUnit", &(unit,)).await?.body().deserialize()
+/// The answer to a method's call on this object and interface.
+async fn call<T: DeserializeOwned + zvariant::Type>(
+    connection: &Connection,
+    (path, interface): (&str, &str),
+    method: &str,
+    arguments: &(impl Serialize + DynamicType),
+) -> zbus::Result<T> {
+    let answer = connection.call_method(Some(SERVICE), path, Some(interface), method, arguments);
+    answer.await?.body().deserialize()
 }
 
 async fn property<T>(connection: &Connection, path: &str, interface: &str, name: &str) -> zbus::Result<T>
 where
-    T: for<'de> Deserialize<'de> + zvariant::Type,
+    T: TryFrom<OwnedValue, Error = zvariant::Error>,
 {
-    let which = (interface, name);
-    let answer = connection.call_method(Some(SERVICE), path, Some(PROPERTIES), "Get", &which);
-    let answer = answer.await?;
-    let body = answer.body();
-    let value: DeserializeValue<'_, T> = body.deserialize()?;
-    Ok(value.0)
+    let value: OwnedValue = call(connection, (path, PROPERTIES), "Get", &(interface, name)).await?;
+    Ok(value.try_into()?)
 }
 
 #[cfg(test)]

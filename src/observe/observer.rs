@@ -344,7 +344,7 @@ impl Observer {
         let mut running = BTreeSet::new();
         if let Ok(read) = runtime {
             running.extend(read.possibly_running().map(|it| it.id.clone()));
-            running.extend(read.sandboxes.iter().filter(|it| it.is_ready()).map(|it| it.id.clone()));
+            running.extend(read.sandboxes.iter().filter(|it| it.is_ready).map(|it| it.id.clone()));
             pod.seen.add(read);
         }
         let left = left(&plan, &mounts, volumes, pod.is_deleted(), |id| running.contains(id));

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::PodStatus;
 
 use crate::{
     model::pod::{container_statuses, is_running},
-    node::cri::types::{Container, ContainerState, RuntimePod, SandboxState},
+    node::cri::types::{Container, ContainerState, RuntimePod},
     teardown::status::Messages,
 };
 
@@ -82,7 +82,7 @@ impl SeenRuntime {
         sandboxes.retain(|it| !self.present.contains(&it.id));
         // A removed sandbox was stopped before.
         for sandbox in &mut sandboxes {
-            sandbox.state = SandboxState::NotReady;
+            sandbox.is_ready = false;
         }
         sandboxes.extend(read.sandboxes);
         sandboxes.sort_by_key(|it| (Reverse(it.attempt), Reverse(it.created_at), it.id.clone()));

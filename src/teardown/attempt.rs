@@ -6,7 +6,7 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::PodStatus;
-use tokio::sync::watch;
+use tokio::{sync::watch, time::Instant};
 
 use super::{
     context::Context, late::report_if_late, limits::StoppedFirst, period::Period, runtime_state::RuntimeState,
@@ -218,7 +218,7 @@ impl Worker {
 
     /// Stops the clocks that need the gate to be open.
     pub fn pause_runtime_state(&self) {
-        self.runtime_state.pause(self.period.deadline());
+        self.runtime_state.lock().pause(self.period.deadline(), Instant::now());
         self.recorder.set_runtime_state(None, None);
     }
 }

@@ -320,7 +320,7 @@ impl Diagnosis<'_> {
                 format!("{kind} driver {driver} of {needed_by} is not available on this node: {why}; {drivers_pod}");
             let (step, can_be_approved) = match kind {
                 Kind::Dra => (Step::Devices, false),
-                Kind::Csi | Kind::Other => (Step::Volumes, self.terminator == Terminator::Agent),
+                Kind::Csi => (Step::Volumes, self.terminator == Terminator::Agent),
             };
             let or = match (can_be_approved, unmount_commands(&missing.mounted)) {
                 (true, unmounts) => {

@@ -44,8 +44,9 @@ pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>
     let registry = Registry::read(&root.path().join(DIRECTORY), &context.node.effects).await;
     let registry = registry.map_err(|fault| failure(&fault))?;
     let own = registry.registered.iter().filter(|driver| is_in(root, view, driver));
-    let own = own.filter(|driver| driver.kind != Kind::Other);
-    let own: Vec<Driver> = own.map(|driver| (driver.kind, driver.name.clone())).collect();
+    let own: Vec<Driver> = own
+        .filter_map(|driver| Some((driver.kind?, driver.name.clone())))
+        .collect();
     if own.is_empty() {
         // A driver that does not answer in time may be in this pod.
         if let Some(error) = registry.unresponsive.iter().find(|error| !error.is_unreachable()) {
@@ -158,7 +159,7 @@ mod tests {
         let root = KubeletRoot::resolve(temp.path()).unwrap();
         let below = |path: &str| root.path().join(path).display().to_string();
         let driver = Registered {
-            kind: Kind::Csi,
+            kind: Some(Kind::Csi),
             name: "d".into(),
             endpoint: below("plugins/d/csi.sock").into(),
             versions: Vec::new(),

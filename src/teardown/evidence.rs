@@ -88,7 +88,7 @@ pub struct Survivors {
 /// If the runtime still reports something as running, or processes are of none of its containers.
 pub fn survivors(context: &Context, view: &PodView, stopped: &RuntimePod) -> Result<Survivors, Vec<Failure>> {
     let running = still_running(stopped, Step::Kill);
-    let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
+    let ready = stopped.sandboxes.iter().filter(|sandbox| sandbox.is_ready);
     let ready = ready.map(|sandbox| Failure::new(Step::Sandbox, &sandbox.id, "still ready after its stop"));
     let failures: Vec<_> = running.chain(ready).collect();
     if !failures.is_empty() {
@@ -114,10 +114,7 @@ pub fn runs(context: &Context, uid: &PodUid, runtime_pod: &RuntimePod) -> bool {
     let exits = context.journal.exits(uid);
     let has_ended = |sandbox: &&Sandbox| exits.values().any(|exit| exit.container.sandbox_id == sandbox.id);
     let mut running = runtime_pod.possibly_running().filter(|it| !exits.contains_key(&it.id));
-    let mut ready = runtime_pod
-        .sandboxes
-        .iter()
-        .filter(|it| it.is_ready() && !has_ended(it));
+    let mut ready = runtime_pod.sandboxes.iter().filter(|it| it.is_ready && !has_ended(it));
     running.next().is_some() || ready.next().is_some()
 }
 

@@ -14,6 +14,7 @@ use crate::{
     },
     node::{
         cri::types::RuntimePod,
+        grpc::GrpcError,
         processes::{Owner, Process, Shim, shims},
     },
 };
@@ -33,7 +34,7 @@ struct NamedPid {
     id: String,
     what: String,
     is_sandbox: bool,
-    pid: Result<Option<i32>, String>,
+    pid: Result<Option<i32>, GrpcError>,
 }
 
 /// What the runtime reports as running, with its processes.
@@ -55,20 +56,10 @@ pub struct Named {
     pub what: String,
     /// The decision depends on it.
     pub process: NamedProcess,
-    /// The process, if it runs.
-    pub running: Option<Process>,
+    /// The process, if it runs and is proven to be the pod's. Another one may have got the PID of a process that has exited.
+    pub proven: Option<Process>,
     /// The runtime itself names it. Otherwise it is a child of the shim, which may leave the pod.
     pub is_named: bool,
-}
-
-// === impl Named ===
-
-impl Named {
-    /// The process, if it runs and is proven to be the pod's. Another one may have got the PID of a process that has exited.
-    pub fn proven(&self) -> Option<&Process> {
-        let is_proven = matches!(self.process, NamedProcess::Runs { is_proven: true, .. });
-        self.running.as_ref().filter(|_| is_proven)
-    }
 }
 
 // === impl NamedPids ===
@@ -81,14 +72,14 @@ impl NamedPids {
             id: container.id.clone(),
             what: format!("container {}", container.name),
             is_sandbox: false,
-            pid: text(cri.container_pid(&container.id, container_timeout).await),
+            pid: cri.container_pid(&container.id, container_timeout).await,
         });
-        let ready = runtime_pod.sandboxes.iter().filter(|sandbox| sandbox.is_ready());
+        let ready = runtime_pod.sandboxes.iter().filter(|sandbox| sandbox.is_ready);
         let sandboxes = ready.map(async |sandbox| NamedPid {
             id: sandbox.id.clone(),
             what: format!("sandbox {}", sandbox.id.get(..13).unwrap_or(&sandbox.id)),
             is_sandbox: true,
-            pid: text(cri.sandbox_pid(&sandbox.id, SANDBOX_TIMEOUT).await),
+            pid: cri.sandbox_pid(&sandbox.id, SANDBOX_TIMEOUT).await,
         });
         let (mut pids, sandboxes) = join(join_all(containers), join_all(sandboxes)).await;
         pids.extend(sandboxes);
@@ -109,51 +100,49 @@ impl NamedPids {
     pub fn read(self, proc: &Path, started_by: impl Fn(&str) -> Duration) -> NamedProcesses {
         let Self { pids, owner, sandboxes } = self;
         let shims = shims(proc, &owner.ids);
-        let named_pids: Vec<i32> = pids.iter().filter_map(|it| it.pid.clone().ok().flatten()).collect();
+        let named_pids: Vec<i32> = pids
+            .iter()
+            .filter_map(|it| it.pid.as_ref().ok().copied().flatten())
+            .collect();
         let other_shim = shims.iter().flatten().find(|shim| !shim.is_of_processes());
         let runs = |what: &str, found: Process| match (&shims, other_shim) {
             (Err(error), _) => (unreadable(what, found.pid, error), None),
             (Ok(_), Some(shim)) => (may_be_virtual(what, &format!("{found} below {shim}")), None),
             (Ok(_), None) => {
-                let process = NamedProcess::Runs {
-                    process: found.to_string(),
-                    is_proven: found.is_of(proc, &owner),
-                };
-                (process, Some(found))
+                let (process, is_proven) = (found.to_string(), found.is_of(proc, &owner));
+                (NamedProcess::Runs { process, is_proven }, is_proven.then_some(found))
             }
         };
         let mut all = Vec::new();
-        for NamedPid {
-            id,
-            what,
-            is_sandbox,
-            pid,
-        } in pids
-        {
-            let is_named = pid.is_ok();
-            let found = match pid {
+        for it in pids {
+            let (what, is_named) = (&it.what, it.pid.is_ok());
+            let only = |process| vec![(process, None)];
+            let found = match it.pid {
                 // A sandbox needs no process: CRI-O has none by default.
-                Ok(None) if is_sandbox => Vec::new(),
-                Ok(None) => vec![(none(&what), None)],
-                Ok(Some(pid)) => vec![match Process::find(proc, pid, started_by(&id)) {
-                    Ok(Some(found)) => runs(&what, found),
-                    Ok(None) => (NamedProcess::Exited(format!("process {pid}")), None),
-                    Err(error) => (unreadable(&what, pid, &error), None),
-                }],
-                Err(why) => match shims.iter().flatten().find(|shim| is_sandbox && shim.id == id) {
+                Ok(None) if it.is_sandbox => Vec::new(),
+                Ok(None) => only(NamedProcess::Unknown(format!(
+                    "the runtime reports {what} as running and names no process of it, as VM-based runtimes do: the runtime's \
+                     state counts"
+                ))),
+                Ok(Some(pid)) => match Process::find(proc, pid, started_by(&it.id)) {
+                    Ok(Some(found)) => vec![runs(what, found)],
+                    Ok(None) => only(NamedProcess::Exited(format!("process {pid}"))),
+                    Err(error) => only(unreadable(what, pid, &error)),
+                },
+                Err(why) => match shims.iter().flatten().find(|shim| it.is_sandbox && shim.id == it.id) {
                     Some(shim) if !shim.is_of_processes() => {
-                        vec![(may_be_virtual(&what, &format!("a process of {shim}")), None)]
+                        only(may_be_virtual(what, &format!("a process of {shim}")))
                     }
-                    Some(shim) => below(shim, &named_pids, &owner, |child| runs(&what, child)),
-                    None => vec![(not_known(&what, &why), None)],
+                    Some(shim) => below(shim, &named_pids, &owner, |child| runs(what, child)),
+                    None => only(not_known(what, &why.to_string())),
                 },
             };
-            all.extend(found.into_iter().map(|(process, running)| Named {
+            all.extend(found.into_iter().map(|(process, proven)| Named {
                 #[cfg(feature = "agent")]
-                id: id.clone(),
+                id: it.id.clone(),
                 what: what.clone(),
                 process,
-                running,
+                proven,
                 is_named,
             }));
         }
@@ -172,7 +161,7 @@ impl NamedProcesses {
     pub fn record(&self, context: &Context, uid: &PodUid) {
         let boot_id = context.node.clock.boot_id();
         let known = self.all.iter().filter(|named| named.is_named).filter_map(|named| {
-            let process = named.proven()?;
+            let process = named.proven.as_ref()?;
             Some(KnownProcess {
                 what: named.what.clone(),
                 pid: process.pid,
@@ -226,12 +215,6 @@ fn below(
     }
 }
 
-fn none(what: &str) -> NamedProcess {
-    NamedProcess::Unknown(format!(
-        "the runtime reports {what} as running and names no process of it, as VM-based runtimes do: the runtime's state counts"
-    ))
-}
-
 fn may_be_virtual(what: &str, process: &str) -> NamedProcess {
     NamedProcess::Unknown(format!(
         "{what} runs as {process}, which may be a virtual machine: the runtime's state counts"
@@ -246,15 +229,12 @@ fn not_known(what: &str, why: &str) -> NamedProcess {
     NamedProcess::Unknown(format!("whether the process of {what} runs is unknown: {why}"))
 }
 
-fn text<T, E: ToString>(result: Result<T, E>) -> Result<T, String> {
-    result.map_err(|error| error.to_string())
-}
-
 #[cfg(test)]
 mod tests {
     use std::fs;
 
     use super::*;
+    use crate::node::grpc::{Call, CallFailure};
 
     const UID: &str = "5f0d7f0e-1b1c-4f7e-8d2b-6a9c1c7e0a01";
 
@@ -279,7 +259,7 @@ mod tests {
                 id: id.clone(),
                 what: "sandbox".to_owned(),
                 is_sandbox: true,
-                pid: Err("no answer".to_owned()),
+                pid: Err(Call::to_runtime("PodSandboxStatus", &id).failed(CallFailure::Timeout(SANDBOX_TIMEOUT))),
             }],
             owner: Owner {
                 uid: UID.to_owned(),
@@ -301,7 +281,7 @@ mod tests {
             let NamedProcess::Runs { is_proven, .. } = found.process else {
                 panic!("{:?}", found.process)
             };
-            assert_eq!((is_proven, found.running.is_some()), (is_killed, is_killed), "{cgroup}");
+            assert_eq!((is_proven, found.proven.is_some()), (is_killed, is_killed), "{cgroup}");
         }
     }
 

@@ -89,9 +89,9 @@ pub(super) struct StopChecks {
     /// When each container and sandbox was first seen running, since boot. A process that started later has reused its PID.
     pub first_seen: BTreeMap<String, Duration>,
     /// When only the network could not be taken down for the first time.
-    network_failed_since: Option<Instant>,
+    pub network_failed_since: Option<Instant>,
     /// When a stop was requested, or could be requested again. It has not succeeded since.
-    requested: Option<Instant>,
+    pub requested: Option<Instant>,
     /// How long stops had failed before this agent could not act any more.
     failed_before: Duration,
     /// When the state must be checked again, in this attempt or the next one.
@@ -156,8 +156,18 @@ impl StopChecks {
         (self.settles_since, self.settled_before) = (None, Duration::ZERO);
     }
 
-    /// This agent cannot act from `now` on.
-    fn pause(&mut self, deadline: Instant, now: Instant) {
+    /// Records the containers and sandboxes that the runtime reports as running, `since_boot`.
+    pub fn record_running(&mut self, runtime_pod: &RuntimePod, since_boot: Duration) {
+        let containers = runtime_pod.possibly_running().map(|it| &it.id);
+        let ready = runtime_pod.sandboxes.iter().filter(|it| it.is_ready);
+        for id in containers.chain(ready.map(|it| &it.id)) {
+            self.first_seen.entry(id.clone()).or_insert(since_boot);
+        }
+    }
+
+    /// Stops the clocks of failing stops and of the proof that nothing runs: this agent cannot act from `now` on. They continue later:
+    /// between the starts of a kubelet that never works, this agent has only some seconds each time.
+    pub fn pause(&mut self, deadline: Instant, now: Instant) {
         let passed = |since: Instant| now.saturating_duration_since(since);
         self.settled_before += self.settles_since.take().map_or(Duration::ZERO, passed);
         let requested = self.requested.take();
@@ -204,32 +214,6 @@ fn shows_processes(facts: &RuntimeEvidence, kill_at: impl FnOnce() -> Instant) -
 // === impl RuntimeState ===
 
 impl RuntimeState {
-    /// Records the containers and sandboxes that the runtime reports as running, `since_boot`.
-    pub fn record_running(&self, runtime_pod: &RuntimePod, since_boot: Duration) {
-        let mut seen = self.lock();
-        let containers = runtime_pod.possibly_running().map(|it| &it.id);
-        let ready = runtime_pod.sandboxes.iter().filter(|it| it.is_ready());
-        for id in containers.chain(ready.map(|it| &it.id)) {
-            seen.first_seen.entry(id.clone()).or_insert(since_boot);
-        }
-    }
-
-    /// When this was called first.
-    pub fn network_failed_since(&self) -> Instant {
-        *self.lock().network_failed_since.get_or_insert_with(Instant::now)
-    }
-
-    /// Records that a stop is requested.
-    pub fn begin_stop(&self) {
-        self.lock().requested.get_or_insert_with(Instant::now);
-    }
-
-    /// Stops the clocks of failing stops and of the proof that nothing runs. Called while this agent may not act. They continue later:
-    /// between the starts of a kubelet that never works, this agent has only some seconds each time.
-    pub fn pause(&self, deadline: Instant) {
-        self.lock().pause(deadline, Instant::now());
-    }
-
     /// Time until the next attempt at the latest, if this agent is about to act.
     pub fn next_check(&self) -> Option<Duration> {
         let at = self.lock().next_check.take()?;

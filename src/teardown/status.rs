@@ -20,8 +20,6 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::{PodIP, PodSpec, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::node::cri::types::SandboxState;
-
 use conditions::observed_generation;
 use normalize::normalize;
 use phase::FAILED;
@@ -95,7 +93,7 @@ fn addresses(input: &StatusInput<'_>, api: &PodStatus) -> (Option<String>, Optio
         return (api.pod_ip.clone(), api.pod_ips.clone());
     }
     let newest = input.observed.sandboxes.first();
-    let ready = newest.filter(|sandbox| sandbox.state == SandboxState::Ready);
+    let ready = newest.filter(|sandbox| sandbox.is_ready);
     let mut ips: Vec<String> = Vec::new();
     match input.uses_host_network() {
         true => ips.extend(api.host_ip.clone().filter(|ip| !ip.is_empty())),

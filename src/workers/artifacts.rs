@@ -132,7 +132,7 @@ pub fn runtime_pods(sandboxes: Vec<PodSandbox>) -> BTreeMap<PodUid, RuntimePodSu
         // Sandboxes of one pod with different config sources prove nothing.
         runtime_pod.from_api &= sandbox.is_from_api();
         runtime_pod.is_static |= sandbox.is_from_elsewhere();
-        runtime_pod.has_ready_sandbox |= sandbox.is_ready();
+        runtime_pod.has_ready_sandbox |= sandbox.is_ready;
     }
     pods
 }
@@ -235,7 +235,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::node::cri::types::{Sandbox, SandboxState};
+    use crate::node::cri::types::Sandbox;
 
     fn sandbox(uid: &str, name: &str, source: Option<&str>) -> PodSandbox {
         PodSandbox {
@@ -245,7 +245,7 @@ mod tests {
             sandbox: Sandbox {
                 id: format!("sandbox of {uid}"),
                 attempt: 0,
-                state: SandboxState::Ready,
+                is_ready: true,
                 created_at: Timestamp::UNIX_EPOCH,
                 config_source: source.map(str::to_owned),
                 ips: Vec::new(),

@@ -1,7 +1,7 @@
 //! Calls that read.
 
-use pod_teardown::node::cri::types::{Container, ContainerState, Sandbox, SandboxState};
-use pod_teardown::node::grpc::GrpcError;
+use pod_teardown::node::cri::types::{Container, ContainerState, Sandbox};
+use pod_teardown::node::grpc::CallFailure;
 use testbed::scripted_cri::{Fault, Read, World};
 use tokio::time::Instant;
 use tonic::Code;
@@ -25,10 +25,10 @@ async fn pod_has_all_fields_and_newest_first() {
     let (_runtime, cri) = start(world).await;
 
     let pod = cri.pod("u1", PATIENCE).await.unwrap();
-    let sandbox = |id: &str, attempt, state, created: &str| Sandbox {
+    let sandbox = |id: &str, attempt, is_ready, created: &str| Sandbox {
         id: id.to_owned(),
         attempt,
-        state,
+        is_ready,
         created_at: at(created),
         config_source: Some("api".to_owned()),
         ips: Vec::new(),
@@ -36,8 +36,8 @@ async fn pod_has_all_fields_and_newest_first() {
     assert_eq!(
         pod.sandboxes,
         [
-            sandbox("sandbox-u1-1", 1, SandboxState::Ready, "59:03"),
-            sandbox("sandbox-u1-0", 0, SandboxState::NotReady, "59:01"),
+            sandbox("sandbox-u1-1", 1, true, "59:03"),
+            sandbox("sandbox-u1-0", 0, false, "59:01"),
         ]
     );
     let older = Container {
@@ -143,7 +143,7 @@ async fn pod_with_failing_lists_is_never_incomplete() {
             runtime.fault_of(read, target, Fault::Error(code, "no shim".to_owned()));
             let error = cri.pod("u1", PATIENCE).await.unwrap_err();
             assert!(
-                matches!(&error, GrpcError::Failed { code: seen, .. } if *seen == code),
+                matches!(error.failure, CallFailure::Failed { code: seen, .. } if seen == code),
                 "{error}"
             );
             runtime.heal();

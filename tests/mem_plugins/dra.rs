@@ -7,8 +7,8 @@ use pod_teardown::node::dirs::Dir;
 use pod_teardown::node::dra_checkpoint;
 use pod_teardown::node::effects::Effects;
 use pod_teardown::node::{
-    grpc::GrpcError,
-    plugins::{ClaimRef, Dra, Service, Unprepared},
+    grpc::CallFailure,
+    plugins::{ClaimRef, Dra, Unprepared},
 };
 use testbed::drivers::claims::{Prepared, write_checkpoint};
 use testbed::drivers::{Behavior, DraCall, DraDriver, DraService};
@@ -59,7 +59,7 @@ async fn all_claims_are_sent_in_one_call_to_the_registered_service() {
 #[tokio::test(start_paused = true)]
 async fn plugin_without_its_registered_service_is_reported_with_the_service() {
     let (_root, _driver, plugin) = start(&[DraService::V1beta1]).await;
-    let wrong = Dra::new(GPU, &plugin.endpoint, Service::V1);
+    let wrong = Dra::new(GPU, &plugin.endpoint, "v1.DRAPlugin");
     let error = wrong.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
     let text = error.to_string();
     assert!(
@@ -103,7 +103,7 @@ async fn errors_of_a_driver_name_the_claims() {
     let begun = Instant::now();
     let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();
     assert_eq!(begun.elapsed(), secs(45));
-    assert!(matches!(error, GrpcError::Timeout { .. }), "{error}");
+    assert!(matches!(error.failure, CallFailure::Timeout(_)), "{error}");
 
     driver.crash().await;
     let error = plugin.unprepare(&[claim("c1")], &Effects::ungated()).await.unwrap_err();

@@ -7,9 +7,8 @@ use std::os::unix::net::UnixListener;
 use pod_teardown::node::dirs::Dir;
 use pod_teardown::node::effects::Effects;
 use pod_teardown::node::fault::Cause;
-use pod_teardown::node::plugins::dra::Service;
 use pod_teardown::node::{
-    grpc::GrpcError,
+    grpc::CallFailure,
     plugins::{Csi, Kind, Registered, Registry},
 };
 use testbed::drivers::{Behavior, CsiDriver, DraDriver, DraService};
@@ -30,14 +29,14 @@ async fn drivers_are_found_with_their_registration() {
     let registry = root.read().await;
     let expected = [
         Registered {
-            kind: Kind::Dra,
+            kind: Some(Kind::Dra),
             name: GPU.to_owned(),
             endpoint: gpu.endpoint().to_owned(),
             versions: vec!["v1beta1.DRAPlugin".to_owned(), "v1.DRAPlugin".to_owned()],
             socket: gpu.registration().to_owned(),
         },
         Registered {
-            kind: Kind::Csi,
+            kind: Some(Kind::Csi),
             name: DRIVER.to_owned(),
             endpoint: disk.endpoint().to_owned(),
             versions: vec!["1.0.0".to_owned()],
@@ -48,7 +47,10 @@ async fn drivers_are_found_with_their_registration() {
     assert_eq!((registry.unresponsive.len(), registry.faults.len()), (0, 0));
     assert_eq!(registry.csi(DRIVER).await, Ok(Csi::new(DRIVER, disk.endpoint())));
     let plugin = registry.dra(GPU).await.unwrap();
-    assert_eq!(plugin.service, Service::V1beta1, "the first of the plugin's own list");
+    assert_eq!(
+        plugin.service, "v1beta1.DRAPlugin",
+        "the first of the plugin's own list"
+    );
     assert!(registry.csi(GPU).await.is_err() && registry.dra(DRIVER).await.is_err());
 }
 
@@ -131,7 +133,7 @@ async fn hanging_registrars_take_two_seconds_in_total() {
     assert_eq!(registry.unresponsive.len(), hanging.len() + 1);
     for unresponsive in &registry.unresponsive {
         assert!(
-            matches!(unresponsive, GrpcError::Timeout { after, .. } if *after == secs(2)),
+            unresponsive.failure == CallFailure::Timeout(secs(2)),
             "{unresponsive:?}"
         );
     }
@@ -179,7 +181,7 @@ async fn driver_with_another_version_is_reported_and_not_called() {
         assert_eq!(registry.csi(DRIVER).await.is_ok(), spoken, "{versions:?}");
     }
     registry.registered[0].versions = vec!["v2.DRAPlugin".to_owned()];
-    registry.registered[0].kind = Kind::Dra;
+    registry.registered[0].kind = Some(Kind::Dra);
     let unavailable = registry.dra(DRIVER).await.unwrap_err();
     assert!(
         unavailable.why.contains("it supports only [\"v2.DRAPlugin\"]"),

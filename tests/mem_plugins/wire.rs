@@ -83,7 +83,7 @@ async fn requests_and_answers_are_byte_for_byte_those_of_a_kubelet() {
     let effects = Effects::ungated();
     let registry = Registry::read(&root.registry(), &effects).await.unwrap();
     let found = Registered {
-        kind: Kind::Csi,
+        kind: Some(Kind::Csi),
         name: "d".to_owned(),
         endpoint: "/e".into(),
         versions: vec!["1.0".to_owned(), "1.1".to_owned()],

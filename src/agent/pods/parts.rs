@@ -15,7 +15,7 @@ use crate::{
     model::{problem::Problem, problems},
     node::{
         cgroups::Cgroups,
-        cri::{Cri, types::RuntimeVersion},
+        cri::Cri,
         host::PROC,
         kubelet_unit::on_this_node,
         mount_namespace, runtime,
@@ -41,7 +41,7 @@ const TRACE_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The container runtime of this node, and its cgroups.
 pub(super) struct LocalRuntime {
     pub cri: Cri,
-    pub version: RuntimeVersion,
+    pub version: VersionResponse,
     pub cgroups: Cgroups,
 }
 
@@ -178,7 +178,7 @@ impl PodAgent {
             terminating,
             node: LocalNode {
                 cri: runtime.cri,
-                runtime_name: runtime.version.name,
+                runtime_name: runtime.version.runtime_name,
                 clock: host.clock.clone(),
                 effects: self.effects.clone(),
                 cgroups: runtime.cgroups,

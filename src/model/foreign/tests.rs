@@ -13,7 +13,7 @@ use crate::{
     events::{Events, Involved, SendEvent},
     model::event::Reason,
     node::{
-        grpc::{Call, GrpcError},
+        grpc::Call,
         kubelet_process::{self, LocalKubelet},
         kubelet_root::KubeletRoot,
     },
@@ -130,8 +130,8 @@ fn errors(text: &str) -> (String, String, String) {
     let of_driver = Call::to_driver("NodeUnpublishVolume", "csi.example.com", "/x");
     let answer = json!({ "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": 500, "message": text, "reason": text });
     (
-        GrpcError::from_status(Call::to_runtime("StopContainer", "1"), &status).to_string(),
-        GrpcError::from_status(of_driver, &status).to_string(),
+        Call::to_runtime("StopContainer", "1").refused(&status).to_string(),
+        of_driver.refused(&status).to_string(),
         ApiError::refused("GET", "/x", 500, None, answer.to_string().as_bytes()).to_string(),
     )
 }

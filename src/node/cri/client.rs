@@ -1,29 +1,31 @@
 //! The CRI client: one connection that reconnects by itself, and the read-only calls.
 
-use std::future::Future;
-use std::path::Path;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    future::Future,
+    path::Path,
+    pin::Pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures::future::{FutureExt as _, try_join, try_join_all};
-use k8s_cri::v1;
-use k8s_cri::v1::runtime_service_client::RuntimeServiceClient;
+use k8s_cri::v1::{self, runtime_service_client::RuntimeServiceClient};
 use tokio::time::{Instant, timeout};
-use tonic::transport::Endpoint;
 use tonic::{Response, Status};
-use tower::util::BoxCloneSyncService;
-use tower::{BoxError, ServiceExt as _};
+use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
 
-use super::convert;
-use super::durations::CallDurations;
-use super::endpoint::CriEndpoint;
-use super::greeting;
-use super::types::{Container, RuntimeCondition, RuntimePod, RuntimeVersion};
+use super::{
+    convert,
+    durations::CallDurations,
+    endpoint::CriEndpoint,
+    greeting,
+    types::{Container, PodSandbox, RuntimePod, keys},
+};
 use crate::{
     node::{
         effects::Effects,
-        grpc::{Call, GrpcError},
+        grpc::{self, Call, CallFailure, GrpcError},
     },
     trace_context,
 };
@@ -42,7 +44,8 @@ pub type CriService =
 /// The generated client, which a call takes by value.
 pub(super) type Client = RuntimeServiceClient<CriService>;
 
-/// The call did not reach the runtime, or its answer was lost.
+/// The call did not reach the runtime, or its answer was lost. A type of its own: rustc does not prove that a future with a
+/// conversion of [`BoxError`] into itself is `Send`.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct CriServiceError(#[from] BoxError);
@@ -63,17 +66,8 @@ impl Cri {
     /// A client that connects at its first call, and reconnects whenever the connection is lost. Must be called within a
     /// tokio runtime, which drives the connection.
     pub fn new(endpoint: &CriEndpoint, effects: Effects) -> Self {
-        let path = endpoint.path().to_path_buf();
-        let connector = tower::service_fn(move |_| {
-            let path = path.clone();
-            async move {
-                tokio::net::UnixStream::connect(path)
-                    .await
-                    .map(hyper_util::rt::TokioIo::new)
-            }
-        });
-        // The authority is sent but ignored. Runtimes written in Go would refuse a path here.
-        let channel = Endpoint::from_static("http://localhost").connect_with_connector_lazy(connector);
+        let socket = grpc::endpoint(endpoint.path()).expect("the path of a CriEndpoint is a text");
+        let channel = socket.connect_lazy();
         let service = BoxCloneSyncService::new(channel.map_err(|error| CriServiceError(error.into())));
         Self {
             socket: Some(endpoint.path().into()),
@@ -111,19 +105,16 @@ impl Cri {
     /// Name and versions of the runtime.
     ///
     /// # Errors
-    /// When the call fails. [`GrpcError::Foreign`] also if the connection broke because of another protocol.
-    pub async fn version(&self) -> Result<RuntimeVersion, GrpcError> {
+    /// When the call fails. [`CallFailure::Foreign`] also if the connection broke because of another protocol.
+    pub async fn version(&self) -> Result<v1::VersionResponse, GrpcError> {
         let version = "v1".to_owned();
         let send = async |mut client: Client| client.version(v1::VersionRequest { version }).await;
         match (self.call("Version", "", REQUEST_DEADLINE, send).await, &self.socket) {
-            (Ok(answer), _) => Ok(convert::version(answer)),
             (Err(error), Some(socket)) if error.is_unreachable() && greeting::is_foreign(socket).await => {
-                Err(GrpcError::Foreign {
-                    call: error.call().clone(),
-                    cause: "the server speaks another protocol".to_owned(),
-                })
+                let why = "the server speaks another protocol".to_owned();
+                Err(error.call.failed(CallFailure::Foreign(why)))
             }
-            (Err(error), _) => Err(error),
+            (answer, _) => answer,
         }
     }
 
@@ -131,11 +122,11 @@ impl Cri {
     ///
     /// # Errors
     /// When the call fails.
-    pub async fn conditions(&self) -> Result<Vec<RuntimeCondition>, GrpcError> {
+    pub async fn conditions(&self) -> Result<Vec<v1::RuntimeCondition>, GrpcError> {
         let request = v1::StatusRequest { verbose: false };
         let send = async |mut client: Client| client.status(request).await;
         let answer = self.call("Status", "", REQUEST_DEADLINE, send).await?;
-        Ok(convert::conditions(answer))
+        Ok(answer.status.unwrap_or_default().conditions)
     }
 
     /// Sandboxes and containers of a pod. A container removed after the list is left out. One whose status fails, or
@@ -207,6 +198,70 @@ impl Cri {
         Ok(answer.map(convert::pod_ips).unwrap_or_default())
     }
 
+    /// Every sandbox of the node, newest first within a pod.
+    ///
+    /// # Errors
+    /// When a call fails, or the list is larger than a message.
+    pub async fn list_sandboxes(&self) -> Result<Vec<PodSandbox>, GrpcError> {
+        Ok(convert::node_sandboxes(self.sandboxes("").await?))
+    }
+
+    /// UIDs of all pods with a sandbox or a container.
+    ///
+    /// # Errors
+    /// As [`Self::list_sandboxes`].
+    pub async fn pods(&self) -> Result<BTreeSet<String>, GrpcError> {
+        Ok(self.all_brief().await?.into_keys().collect())
+    }
+
+    /// All pods by UID, as the two lists show them: without the status of each container. See [`Self::pod_brief`].
+    ///
+    /// # Errors
+    /// As [`Self::list_sandboxes`].
+    pub async fn all_brief(&self) -> Result<BTreeMap<String, RuntimePod>, GrpcError> {
+        let (sandboxes, containers) = try_join(self.sandboxes(""), self.containers("")).await?;
+        let mut pods = BTreeMap::<String, (Vec<v1::PodSandbox>, Vec<v1::Container>)>::new();
+        for sandbox in sandboxes {
+            let in_metadata = || sandbox.metadata.as_ref().map(|metadata| &metadata.uid);
+            if let Some(uid) = sandbox.labels.get(keys::POD_UID).or_else(in_metadata) {
+                pods.entry(uid.clone()).or_default().0.push(sandbox);
+            }
+        }
+        for container in containers {
+            if let Some(uid) = container.labels.get(keys::POD_UID) {
+                pods.entry(uid.clone()).or_default().1.push(container);
+            }
+        }
+        let pods = pods.into_iter().map(|(uid, (sandboxes, containers))| {
+            let containers = containers.into_iter().map(convert::listed_container);
+            (uid, convert::pod(sandboxes, containers))
+        });
+        Ok(pods.collect())
+    }
+
+    /// Sandboxes of one pod, or of all pods if `uid` is empty.
+    async fn sandboxes(&self, uid: &str) -> Result<Vec<v1::PodSandbox>, GrpcError> {
+        let filter = Some(v1::PodSandboxFilter {
+            label_selector: uid_label(uid),
+            ..Default::default()
+        });
+        let request = v1::ListPodSandboxRequest { filter };
+        let send = async |mut client: Client| client.list_pod_sandbox(request).await;
+        Ok(self.call("ListPodSandbox", uid, REQUEST_DEADLINE, send).await?.items)
+    }
+
+    /// Containers of one pod, or of all pods if `uid` is empty.
+    async fn containers(&self, uid: &str) -> Result<Vec<v1::Container>, GrpcError> {
+        let filter = Some(v1::ContainerFilter {
+            label_selector: uid_label(uid),
+            ..Default::default()
+        });
+        let request = v1::ListContainersRequest { filter };
+        let send = async |mut client: Client| client.list_containers(request).await;
+        let answer = self.call("ListContainers", uid, REQUEST_DEADLINE, send).await?;
+        Ok(answer.containers)
+    }
+
     async fn lists(&self, uid: &str) -> Result<(Vec<v1::PodSandbox>, Vec<v1::Container>), GrpcError> {
         try_join(self.sandboxes(uid), self.containers(uid)).await
     }
@@ -270,19 +325,22 @@ impl Cri {
         let started = Instant::now();
         // tonic needs a separate client for each call in flight. Cloning one only increments reference counts.
         let whole = timeout(deadline, send(self.client.clone())).map(move |answer| {
+            let call = || Call::to_runtime(name, id);
             let result = match answer {
                 Ok(Ok(response)) => Ok(response.into_inner()),
-                Ok(Err(status)) => Err(GrpcError::from_status(Call::to_runtime(name, id), &status)),
-                Err(_) => Err(GrpcError::Timeout {
-                    call: Call::to_runtime(name, id),
-                    after: deadline,
-                }),
+                Ok(Err(status)) => Err(call().refused(&status)),
+                Err(_) => Err(call().failed(CallFailure::Timeout(deadline))),
             };
             self.durations.observe(name, &result, started.elapsed());
             result
         });
         Box::pin(whole)
     }
+}
+
+fn uid_label(uid: &str) -> HashMap<String, String> {
+    let label = (!uid.is_empty()).then(|| (keys::POD_UID.to_owned(), uid.to_owned()));
+    label.into_iter().collect()
 }
 
 /// `None` if the runtime does not know what the call is about.

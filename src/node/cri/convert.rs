@@ -6,39 +6,14 @@ use jiff::Timestamp;
 use k8s_cri::v1;
 use serde::Deserialize;
 
-use super::types::{
-    Container, ContainerState, ExecOutcome, PodSandbox, RuntimeCondition, RuntimePod, RuntimeVersion, Sandbox,
-    SandboxState, keys,
-};
+use super::types::{Container, ContainerState, PodSandbox, RuntimePod, Sandbox, keys};
 use crate::model::pod::UNKNOWN_EXIT_CODE;
-
-/// Number of bytes kept from a command's output. The end is kept, where errors are.
-const MAX_OUTPUT: usize = 4096;
 
 /// What CRI-O reports without an exit file (`server/container_status.go`). No process exits with it.
 const NO_EXIT_CODE: i32 = -1;
 
 /// Policy that uses the end of the log if the termination message is empty.
 const FALL_BACK_TO_LOGS: &str = "FallbackToLogsOnError";
-
-pub(super) fn version(answer: v1::VersionResponse) -> RuntimeVersion {
-    RuntimeVersion {
-        name: answer.runtime_name,
-        version: answer.runtime_version,
-        api_version: answer.runtime_api_version,
-    }
-}
-
-pub(super) fn conditions(answer: v1::StatusResponse) -> Vec<RuntimeCondition> {
-    let all = answer.status.unwrap_or_default().conditions;
-    let condition = |it: v1::RuntimeCondition| RuntimeCondition {
-        name: it.r#type,
-        is_met: it.status,
-        reason: it.reason,
-        message: it.message,
-    };
-    all.into_iter().map(condition).collect()
-}
 
 pub(super) fn pod(sandboxes: Vec<v1::PodSandbox>, containers: impl Iterator<Item = Container>) -> RuntimePod {
     let mut sandboxes: Vec<_> = sandboxes
@@ -71,7 +46,6 @@ fn newer(sandbox: &Sandbox) -> (Reverse<u32>, Reverse<Timestamp>, &str) {
 fn pod_sandbox(listed: v1::PodSandbox) -> PodSandbox {
     let metadata = listed.metadata.unwrap_or_default();
     let (mut labels, mut annotations) = (listed.labels, listed.annotations);
-    let is_ready = listed.state == i32::from(v1::PodSandboxState::SandboxReady);
     PodSandbox {
         pod_uid: labels.remove(keys::POD_UID).unwrap_or(metadata.uid),
         namespace: labels.remove(keys::POD_NAMESPACE).unwrap_or(metadata.namespace),
@@ -79,11 +53,7 @@ fn pod_sandbox(listed: v1::PodSandbox) -> PodSandbox {
         sandbox: Sandbox {
             id: listed.id,
             attempt: metadata.attempt,
-            state: if is_ready {
-                SandboxState::Ready
-            } else {
-                SandboxState::NotReady
-            },
+            is_ready: listed.state == i32::from(v1::PodSandboxState::SandboxReady),
             created_at: timestamp(listed.created_at).unwrap_or_default(),
             config_source: annotations.remove(keys::CONFIG_SOURCE),
             ips: Vec::new(),
@@ -161,16 +131,8 @@ pub(super) fn pod_ips(answer: v1::PodSandboxStatusResponse) -> Vec<String> {
 
 /// Whether the command exceeded its timeout, as CRI-O reports it (`server/container_execsync.go`).
 pub(super) fn has_timed_out(answer: &v1::ExecSyncResponse) -> bool {
-    let says = |output: &[u8]| tail(output).contains("timed out");
+    let says = |output: &[u8]| String::from_utf8_lossy(output).contains("timed out");
     answer.exit_code == NO_EXIT_CODE && (says(&answer.stderr) || says(&answer.stdout))
-}
-
-pub(super) fn exec_outcome(answer: &v1::ExecSyncResponse) -> ExecOutcome {
-    ExecOutcome {
-        exit_code: answer.exit_code,
-        stdout: tail(&answer.stdout),
-        stderr: tail(&answer.stderr),
-    }
 }
 
 /// PID of the first process of a container or sandbox, if the JSON in a verbose answer of containerd or CRI-O has it.
@@ -182,10 +144,6 @@ pub(super) fn pid(info: &HashMap<String, String>) -> Option<i32> {
     let info: Info = serde_json::from_str(info.get("info")?).ok()?;
     // No container is PID 1 of the node.
     Some(info.pid).filter(|pid| *pid > 1)
-}
-
-fn tail(output: &[u8]) -> String {
-    String::from_utf8_lossy(&output[output.len().saturating_sub(MAX_OUTPUT)..]).into_owned()
 }
 
 fn container_state(state: i32) -> ContainerState {
@@ -265,15 +223,5 @@ mod tests {
         assert_eq!(file("/dev/termination-log").as_deref(), Some("/b"));
         assert_eq!(file("/dev/other"), None);
         assert_eq!(file(""), None);
-    }
-
-    #[test]
-    fn end_of_the_output_is_kept() {
-        let long = [b"begin ".as_slice(), &[b'x'; MAX_OUTPUT - 3], b"end"].concat();
-        let kept = tail(&long);
-        assert_eq!(kept.len(), MAX_OUTPUT);
-        assert!(kept.starts_with('x') && kept.ends_with("end"));
-        assert_eq!(tail(b"short"), "short");
-        assert_eq!(tail(b"\xff!"), "\u{fffd}!");
     }
 }

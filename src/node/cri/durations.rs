@@ -17,13 +17,7 @@ pub struct CallDurations(pub Histograms<2>);
 
 impl CallDurations {
     pub(super) fn observe<T>(&self, method: &'static str, result: &Result<T, GrpcError>, duration: Duration) {
-        let code = match result {
-            Ok(_) => Code::Ok,
-            Err(GrpcError::Failed { code, .. }) => *code,
-            Err(GrpcError::Timeout { .. }) => Code::DeadlineExceeded,
-            Err(GrpcError::Unreachable { .. }) => Code::Unavailable,
-            Err(GrpcError::Foreign { .. } | GrpcError::PathNotUtf8 { .. } | GrpcError::Blocked { .. }) => Code::Unknown,
-        };
+        let code = result.as_ref().map_or_else(|error| error.failure.code(), |_| Code::Ok);
         let labels = [("method", method.into()), ("code", name(code))];
         self.0.get_or_create(&labels).observe(duration.as_secs_f64());
     }

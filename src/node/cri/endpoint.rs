@@ -1,10 +1,10 @@
 //! Address of the container runtime.
 
-use std::fmt;
-use std::io;
-use std::os::unix::fs::FileTypeExt;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+    str::FromStr,
+};
 
 /// The kernel's limit of a unix socket's path, including the final NUL.
 const MAX_SOCKET_PATH: usize = 108;
@@ -26,15 +26,6 @@ impl CriEndpoint {
     /// The socket's path.
     pub fn path(&self) -> &Path {
         &self.path
-    }
-
-    /// Whether the path is a socket. A connection attempt does not show this: the kernel refuses it for an ordinary file
-    /// as well as for a socket without a listener.
-    ///
-    /// # Errors
-    /// When the path cannot be read. A socket that does not exist yet is [`io::ErrorKind::NotFound`].
-    pub fn is_socket(&self) -> io::Result<bool> {
-        Ok(std::fs::metadata(&self.path)?.file_type().is_socket())
     }
 }
 
@@ -80,20 +71,5 @@ mod tests {
         let long = format!("unix:///{}", "x".repeat(MAX_SOCKET_PATH - 1));
         assert!(parse(&long).1.contains("is longer than"));
         assert!(long[..long.len() - 1].parse::<CriEndpoint>().is_ok());
-    }
-
-    #[test]
-    fn regular_file_is_no_socket() {
-        let dir = tempfile::tempdir().unwrap();
-        let endpoint =
-            |name: &str| -> CriEndpoint { format!("unix://{}", dir.path().join(name).display()).parse().unwrap() };
-        std::fs::write(dir.path().join("file"), "").unwrap();
-        let _listener = std::os::unix::net::UnixListener::bind(dir.path().join("socket")).unwrap();
-        assert!(!endpoint("file").is_socket().unwrap());
-        assert!(endpoint("socket").is_socket().unwrap());
-        assert_eq!(
-            endpoint("absent").is_socket().unwrap_err().kind(),
-            io::ErrorKind::NotFound
-        );
     }
 }

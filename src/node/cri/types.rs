@@ -84,15 +84,6 @@ pub struct Container {
     pub is_unread: bool,
 }
 
-/// State of a sandbox.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SandboxState {
-    /// Its network and cgroup exist.
-    Ready,
-    /// Stopped or exited.
-    NotReady,
-}
-
 /// One sandbox of a pod.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sandbox {
@@ -100,8 +91,8 @@ pub struct Sandbox {
     pub id: String,
     /// CRI attempt.
     pub attempt: u32,
-    /// Last reported state.
-    pub state: SandboxState,
+    /// Whether its network and cgroup exist, by its last reported state.
+    pub is_ready: bool,
     /// When it was created, by the runtime's clock.
     pub created_at: Timestamp,
     /// Source of the pod, if the sandbox has the annotation: `api`, `file` or `http`.
@@ -111,11 +102,6 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Whether its network and cgroup stand.
-    pub fn is_ready(&self) -> bool {
-        self.state == SandboxState::Ready
-    }
-
     /// Whether the annotation names the API server as source.
     pub fn is_from_api(&self) -> bool {
         self.config_source.as_deref() == Some("api")
@@ -178,14 +164,14 @@ impl RuntimePod {
             container.is_unread = true;
         }
         for sandbox in &mut self.sandboxes {
-            sandbox.state = SandboxState::NotReady;
+            sandbox.is_ready = false;
         }
         self
     }
 
     /// Whether the pod may have a process, a network or a cgroup.
     pub fn may_run(&self) -> bool {
-        self.possibly_running().next().is_some() || self.sandboxes.iter().any(Sandbox::is_ready)
+        self.possibly_running().next().is_some() || self.sandboxes.iter().any(|sandbox| sandbox.is_ready)
     }
 
     /// Whether the runtime has nothing of the pod.
@@ -205,41 +191,6 @@ pub struct PodSandbox {
     pub name: String,
     /// The sandbox itself; without IPs.
     pub sandbox: Sandbox,
-}
-
-/// Name and versions of the runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuntimeVersion {
-    /// Its name, such as `containerd`.
-    pub name: String,
-    /// Its own version.
-    pub version: String,
-    /// The CRI version that it speaks.
-    pub api_version: String,
-}
-
-/// One condition of the runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RuntimeCondition {
-    /// Its type, such as `NetworkReady`.
-    pub name: String,
-    /// Whether it holds.
-    pub is_met: bool,
-    /// The runtime's reason, such as `NetworkPluginNotReady`.
-    pub reason: String,
-    /// The runtime's message.
-    pub message: String,
-}
-
-/// How a command in a container ended.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ExecOutcome {
-    /// Exit code of the command.
-    pub exit_code: i32,
-    /// The end of what it wrote to standard output.
-    pub stdout: String,
-    /// The end of what it wrote to standard error.
-    pub stderr: String,
 }
 
 #[cfg(test)]

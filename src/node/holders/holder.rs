@@ -27,32 +27,10 @@ pub struct MountHolder {
     pub command: String,
     /// ID of its container.
     pub container: Option<String>,
-    /// How it uses the mount.
-    pub usage: Usage,
-    /// Its mount namespace.
-    pub namespace: Namespace,
-}
-
-/// How a process uses a mount.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Usage {
-    /// Its working directory.
-    WorkingDirectory,
-    /// Its root directory.
-    Root,
-    /// An open file.
-    OpenFile,
-    /// A file mapped into its memory, such as its program.
-    MappedFile,
-}
-
-/// Mount namespace of a process.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Namespace {
-    /// The agent's.
-    Own,
-    /// Another one.
-    Other,
+    /// How it uses the mount, such as `open file`.
+    pub usage: &'static str,
+    /// Its mount namespace is not the agent's.
+    pub is_in_other_namespace: bool,
 }
 
 // === impl Holders ===
@@ -103,20 +81,9 @@ impl fmt::Display for MountHolder {
             // The prefix that crictl shows.
             write!(f, " of container {}", container.get(..13).unwrap_or(container))?;
         }
-        if self.namespace == Namespace::Other {
+        if self.is_in_other_namespace {
             f.write_str(" in another mount namespace")?;
         }
         write!(f, " ({})", self.usage)
-    }
-}
-
-impl fmt::Display for Usage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::WorkingDirectory => "working directory",
-            Self::Root => "root directory",
-            Self::OpenFile => "open file",
-            Self::MappedFile => "mapped file",
-        })
     }
 }

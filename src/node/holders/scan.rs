@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     container::container_of,
-    holder::{Holders, MAX_NAMED, MountHolder, Namespace, Usage},
+    holder::{Holders, MAX_NAMED, MountHolder},
 };
 use crate::node::{
     mounts::{
@@ -51,9 +51,9 @@ pub(super) fn search_all(scan: &Mutex<Scan>, longest: Duration) -> bool {
         let dir = procfs::dir(&proc, pid);
         // A separate statement, so that the lock is released after it.
         let views = lock(scan).views(&dir);
-        let Some((views, namespace)) = views else { continue };
-        for (of, usage) in uses(&dir, &views, namespace, &table) {
-            lock(scan).note(of, pid, usage, namespace);
+        let Some((views, is_other)) = views else { continue };
+        for (of, usage) in uses(&dir, &views, is_other, &table) {
+            lock(scan).note(of, pid, usage, is_other);
         }
     }
     true
@@ -90,7 +90,7 @@ impl MountView {
 
 impl Scan {
     pub fn new(proc: PathBuf, table: Arc<MountTable>, busy: Vec<Mount>) -> Self {
-        let link = |who: &str| fs::read_link(proc.join(who).join("ns/mnt")).ok();
+        let link = |who: &str| procfs::namespace(&proc.join(who), "mnt");
         Self {
             own: link("thread-self").or_else(|| link("self")),
             found: busy
@@ -108,12 +108,12 @@ impl Scan {
         self.found.clone()
     }
 
-    /// The mounts as a process sees them, if it sees any. Each namespace is read once.
-    fn views(&mut self, dir: &Path) -> Option<(Vec<MountView>, Namespace)> {
-        let namespace = fs::read_link(dir.join("ns/mnt")).ok()?;
+    /// The mounts as a process sees them, if it sees any, and whether its namespace is another one. Each namespace is read once.
+    fn views(&mut self, dir: &Path) -> Option<(Vec<MountView>, bool)> {
+        let namespace = procfs::namespace(dir, "mnt")?;
         let own = self.busy.iter().map(|mount| MountView::new(mount, mount));
         if Some(&namespace) == self.own.as_ref() {
-            return Some((own.collect(), Namespace::Own));
+            return Some((own.collect(), false));
         }
         let busy = &self.busy;
         let copies = self.others.entry(namespace).or_insert_with(|| same_mounts(dir, busy));
@@ -122,10 +122,10 @@ impl Scan {
             path: PathBuf::new(),
             ..it
         });
-        Some((copies.iter().cloned().chain(only_by_id).collect(), Namespace::Other))
+        Some((copies.iter().cloned().chain(only_by_id).collect(), true))
     }
 
-    fn note(&mut self, of: u64, pid: i32, usage: Usage, namespace: Namespace) {
+    fn note(&mut self, of: u64, pid: i32, usage: &'static str, is_in_other_namespace: bool) {
         let dir = procfs::dir(&self.proc, pid);
         let Some(holders) = self.found.get_mut(&of) else { return };
         if holders.processes.len() == MAX_NAMED {
@@ -137,7 +137,7 @@ impl Scan {
             command: procfs::command(&dir),
             container: container_of(&procfs::text(&dir.join("cgroup"))),
             usage,
-            namespace,
+            is_in_other_namespace,
         });
     }
 }
@@ -163,13 +163,13 @@ fn same_mounts(dir: &Path, busy: &[Mount]) -> Vec<MountView> {
 }
 
 /// How a process uses these mounts, one entry per mount.
-fn uses(dir: &Path, views: &[MountView], namespace: Namespace, table: &MountTable) -> Vec<(u64, Usage)> {
-    let mut uses: Vec<(u64, Usage)> = Vec::new();
-    let is_there = |file: &Path, view: &MountView| match namespace {
-        Namespace::Own => is_on(table, file, &view.path),
-        Namespace::Other => !view.path.as_os_str().is_empty() && is_within(file, &view.path),
+fn uses(dir: &Path, views: &[MountView], is_other: bool, table: &MountTable) -> Vec<(u64, &'static str)> {
+    let mut uses: Vec<(u64, &str)> = Vec::new();
+    let is_there = |file: &Path, view: &MountView| match is_other {
+        false => is_on(table, file, &view.path),
+        true => !view.path.as_os_str().is_empty() && file.starts_with(&view.path),
     };
-    for (link, usage) in [("cwd", Usage::WorkingDirectory), ("root", Usage::Root)] {
+    for (link, usage) in [("cwd", "working directory"), ("root", "root directory")] {
         if let Ok(file) = fs::read_link(dir.join(link)) {
             let there = views.iter().filter(|view| is_there(&file, view));
             uses.extend(there.map(|view| (view.of, usage)));
@@ -178,7 +178,7 @@ fn uses(dir: &Path, views: &[MountView], namespace: Namespace, table: &MountTabl
     for entry in fs::read_dir(dir.join("fdinfo")).into_iter().flatten().flatten() {
         if let Some(id) = mount_of(&fs::read(entry.path()).unwrap_or_default()) {
             let there = views.iter().filter(|view| view.id == id);
-            uses.extend(there.map(|view| (view.of, Usage::OpenFile)));
+            uses.extend(there.map(|view| (view.of, "open file")));
         }
     }
     if uses.is_empty() {
@@ -187,7 +187,7 @@ fn uses(dir: &Path, views: &[MountView], namespace: Namespace, table: &MountTabl
             let there = views
                 .iter()
                 .filter(|view| view.device == device && is_there(Path::new(&file), view));
-            uses.extend(there.map(|view| (view.of, Usage::MappedFile)));
+            uses.extend(there.map(|view| (view.of, "mapped file")));
         }
     }
     let mut seen = Vec::new();
@@ -201,7 +201,7 @@ fn uses(dir: &Path, views: &[MountView], namespace: Namespace, table: &MountTabl
 
 /// Whether a file of this namespace is on the mount at `view`, and not on a nested mount.
 fn is_on(table: &MountTable, file: &Path, mount_point: &Path) -> bool {
-    is_within(file, mount_point)
+    file.starts_with(mount_point)
         && table
             .mount_containing(file)
             .is_none_or(|mount| mount.path == mount_point)
@@ -222,10 +222,6 @@ fn mapped(line: &[u8]) -> Option<((u32, u32), OsString)> {
     let (major, minor) = device.split_once(':')?;
     let number = |text| u32::from_str_radix(text, 16).ok();
     Some(((number(major)?, number(minor)?), unescape(&line[at..])))
-}
-
-fn is_within(path: &Path, parent: &Path) -> bool {
-    path.starts_with(parent)
 }
 
 #[cfg(test)]

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     arguments::Arguments,
-    capabilities,
-    kind::{Kind, kind},
+    kind::{Kind, kind, may_mount},
 };
 use crate::{
     model::foreign::ForeignText,
@@ -49,24 +48,10 @@ pub struct KubeletFlags {
 /// Settings of the agent that must agree with these flags.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ExpectedFlags {
-    /// `--kubeconfig`.
-    pub kubeconfig: PathBuf,
-    /// `--kubelet-config`.
-    pub kubelet_config: Option<PathBuf>,
-    /// `--kubelet-config-dir`.
-    pub kubelet_config_dir: Option<PathBuf>,
-    /// `--kubelet-root`.
-    pub kubelet_root: PathBuf,
-    /// The same without symlinks.
+    /// By the kubelet's flag of the same meaning. The port of healthz is 0 for none.
+    pub flags: KubeletFlags,
+    /// `--kubelet-root` without symlinks.
     pub resolved_root: PathBuf,
-    /// The runtime's socket.
-    pub runtime: PathBuf,
-    /// `--cgroup-root`, or its value in the kubelet's configuration.
-    pub cgroup_root: String,
-    /// The port of the kubelet's healthz; 0 for none.
-    pub healthz_port: u16,
-    /// `--node-name`.
-    pub node_name: String,
 }
 
 /// A setting in which the kubelet and the agent differ.
@@ -77,6 +62,27 @@ pub struct Difference {
     /// What to do.
     pub remedy: String,
 }
+
+/// A flag of the kubelet, the agent's flag of the same meaning, and what is compared of them.
+type Compared = (&'static str, &'static str, fn(&KubeletFlags) -> Option<String>);
+
+/// What is compared with the agent's settings.
+const COMPARED: [Compared; 7] = [
+    ("--kubeconfig", "--kubeconfig", |it| text(it.kubeconfig.as_deref())),
+    ("--config", "--kubelet-config", |it| text(it.config.as_deref())),
+    ("--config-dir", "--kubelet-config-dir", |it| {
+        text(it.config_dir.as_deref())
+    }),
+    ("--root-dir", "--kubelet-root", |it| text(Some(it.root()))),
+    ("--container-runtime-endpoint", "--cri-endpoint", |it| {
+        let url = it.runtime.as_deref()?;
+        Some(url.strip_prefix("unix://").unwrap_or(url).to_owned())
+    }),
+    ("--cgroup-root", "--cgroup-root", |it| it.cgroup_root.clone()),
+    ("--hostname-override", "--node-name", |it| {
+        it.hostname_override.as_deref().map(str::to_lowercase)
+    }),
+];
 
 /// The kubelet's default for `--root-dir`.
 pub const DEFAULT_ROOT: &str = "/var/lib/kubelet";
@@ -95,7 +101,7 @@ pub fn read_single_kubelet(proc: &Path) -> Option<KubeletFlags> {
 pub fn read(proc: &Path, pid: i32) -> Option<KubeletFlags> {
     let dir = procfs::dir(proc, pid);
     let kind = kind(&dir).ok()?.unwrap_or(Kind::Listener);
-    if !capabilities::may_mount(proc, &dir) || !has_our_paths(proc, &dir) {
+    if !may_mount(proc, &dir) || !has_our_paths(proc, &dir) {
         return None;
     }
     let command = fs::read(dir.join("cmdline")).ok()?;
@@ -139,10 +145,11 @@ fn service_of(cgroups: &str) -> Option<String> {
 
 /// Whether a path leads that process to the same file as the agent: it has the agent's mount namespace, and its root is `/`.
 pub(super) fn has_our_paths(proc: &Path, dir: &Path) -> bool {
-    let namespace = |dir: &Path| fs::read_link(dir.join("ns/mnt")).ok();
-    let theirs = namespace(dir);
+    let theirs = procfs::namespace(dir, "mnt");
     let root = fs::read_link(dir.join("root")).ok();
-    theirs.is_some() && theirs == namespace(&proc.join("self")) && root.as_deref() == Some(Path::new("/"))
+    theirs.is_some()
+        && theirs == procfs::namespace(&proc.join("self"), "mnt")
+        && root.as_deref() == Some(Path::new("/"))
 }
 
 // === impl KubeletFlags ===
@@ -160,68 +167,28 @@ impl KubeletFlags {
 
     /// Every flag that differs from the agent's settings, with its remedy. A flag that is not set is not compared.
     pub fn differences(&self, expected: &ExpectedFlags) -> Vec<Difference> {
-        let path = |path: &Path| path.to_string_lossy().into_owned();
-        let (theirs, ours) = (
-            |given: &Option<PathBuf>| given.as_deref().map(path),
-            |given: &Option<PathBuf>| given.as_deref().map_or_else(|| "nothing".to_owned(), path),
-        );
-        let root = Some(self.root()).filter(|root| *root != expected.resolved_root);
-        let runtime = self.runtime.as_deref();
-        let runtime = runtime.map(|url| url.strip_prefix("unix://").unwrap_or(url).to_owned());
-        let name = self.hostname_override.as_deref().map(str::to_lowercase);
-        let mut all = Vec::new();
-        let mut compare = |name: &str, theirs: Option<String>, flag: &str, ours: String| {
-            if let Some(theirs) = theirs.filter(|theirs| !is_same(theirs, &ours)) {
-                let theirs = ForeignText::new(&theirs);
-                all.push(Difference {
-                    what: format!("the kubelet was started with {name} {theirs}; the agent uses {flag} {ours}"),
-                    remedy: format!(
-                        "start the agent with {flag} {theirs}, or without {flag}: it then uses the kubelet's"
-                    ),
-                });
-            }
+        let differs = |(name, flag, value): &Compared| {
+            let ours = value(&expected.flags).unwrap_or_else(|| "nothing".to_owned());
+            let is_resolved = *name == "--root-dir" && self.root() == expected.resolved_root;
+            let theirs = value(self).filter(|theirs| !is_same(theirs, &ours) && !is_resolved)?;
+            let theirs = ForeignText::new(&theirs);
+            Some(Difference {
+                what: format!("the kubelet was started with {name} {theirs}; the agent uses {flag} {ours}"),
+                remedy: format!("start the agent with {flag} {theirs}, or without {flag}: it then uses the kubelet's"),
+            })
         };
-        let (config, config_dir) = (ours(&expected.kubelet_config), ours(&expected.kubelet_config_dir));
-        let cgroup_root = (self.cgroup_root.clone(), expected.cgroup_root.clone());
-        compare(
-            "--kubeconfig",
-            theirs(&self.kubeconfig),
-            "--kubeconfig",
-            path(&expected.kubeconfig),
-        );
-        compare("--config", theirs(&self.config), "--kubelet-config", config);
-        compare(
-            "--config-dir",
-            theirs(&self.config_dir),
-            "--kubelet-config-dir",
-            config_dir,
-        );
-        compare(
-            "--root-dir",
-            root.map(path),
-            "--kubelet-root",
-            path(&expected.kubelet_root),
-        );
-        compare(
-            "--container-runtime-endpoint",
-            runtime,
-            "--cri-endpoint",
-            path(&expected.runtime),
-        );
-        compare("--cgroup-root", cgroup_root.0, "--cgroup-root", cgroup_root.1);
-        compare("--hostname-override", name, "--node-name", expected.node_name.clone());
-        if let Some(port) = self.healthz_port.filter(|port| *port != expected.healthz_port) {
-            all.push(Difference {
-                what: format!(
-                    "the kubelet was started with --healthz-port {port}; the agent probes port {}",
-                    expected.healthz_port
-                ),
-                remedy: "run `systemctl restart pod-teardown`: the agent reads the kubelet's flags when it starts"
-                    .to_owned(),
-            });
-        }
-        all
+        let probed = expected.flags.healthz_port.unwrap_or_default();
+        let port = self.healthz_port.filter(|port| *port != probed).map(|port| Difference {
+            what: format!("the kubelet was started with --healthz-port {port}; the agent probes port {probed}"),
+            remedy: "run `systemctl restart pod-teardown`: the agent reads the kubelet's flags when it starts"
+                .to_owned(),
+        });
+        COMPARED.iter().filter_map(differs).chain(port).collect()
     }
+}
+
+fn text(path: Option<&Path>) -> Option<String> {
+    Some(path?.to_string_lossy().into_owned())
 }
 
 /// Compares texts: a path may lead to a server that does not answer. `/var/run` is `/run` on every node.
@@ -322,13 +289,16 @@ mod tests {
     #[test]
     fn flags_that_disagree_are_named_with_a_remedy() {
         let expected = ExpectedFlags {
-            kubeconfig: "/etc/kubernetes/kubelet.conf".into(),
-            kubelet_root: DEFAULT_ROOT.into(),
-            runtime: "/run/cri.sock".into(),
-            cgroup_root: "/".to_owned(),
-            healthz_port: 10248,
-            node_name: "n1".to_owned(),
-            ..ExpectedFlags::default()
+            flags: KubeletFlags {
+                kubeconfig: Some("/etc/kubernetes/kubelet.conf".into()),
+                root_dir: Some(DEFAULT_ROOT.into()),
+                runtime: Some("/run/cri.sock".into()),
+                cgroup_root: Some("/".to_owned()),
+                healthz_port: Some(10248),
+                hostname_override: Some("n1".to_owned()),
+                ..KubeletFlags::default()
+            },
+            resolved_root: DEFAULT_ROOT.into(),
         };
         let same = KubeletFlags {
             kubeconfig: Some("/etc/kubernetes/kubelet.conf".into()),

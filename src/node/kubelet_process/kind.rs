@@ -1,4 +1,4 @@
-//! The kind of a process by its name, and whether it has exited.
+//! The kind of a process by its name, whether it may mount, and whether it has exited.
 
 use std::{
     fs,
@@ -11,6 +11,8 @@ use nix::errno::Errno;
 use crate::node::{fault, procfs};
 
 const NAME: &str = "kubelet";
+/// The capability by which file systems are mounted.
+const CAP_SYS_ADMIN: u32 = 21;
 /// Programs that embed a kubelet or start one, each with the arguments that make it do so; without any it always does.
 const WRAPPERS: [(&str, &[&[u8]]); 10] = [
     ("kubelite", &[]),
@@ -59,6 +61,26 @@ pub(super) fn kind(dir: &Path) -> io::Result<Option<Kind>> {
     }
     let wrapper = WRAPPERS.iter().find(|(wrapper, _)| name == *wrapper);
     Ok(wrapper.map(|(_, subcommands)| Kind::Wrapper(subcommands)))
+}
+
+/// Whether the process may mount in the agent's user namespace: it has `CAP_SYS_ADMIN` and is in that namespace. `true` if either
+/// cannot be read.
+pub(super) fn may_mount(proc: &Path, dir: &Path) -> bool {
+    let status = fs::read(dir.join("status")).unwrap_or_default();
+    let lacks = effective(&status).is_some_and(|capabilities| capabilities & (1 << CAP_SYS_ADMIN) == 0);
+    let (theirs, ours) = (
+        procfs::namespace(dir, "user"),
+        procfs::namespace(&proc.join("self"), "user"),
+    );
+    let is_elsewhere = theirs.is_some() && ours.is_some() && theirs != ours;
+    !lacks && !is_elsewhere
+}
+
+/// The effective capabilities. The kernel escapes a newline in the name, which comes before.
+fn effective(status: &[u8]) -> Option<u64> {
+    let mut lines = status.split(|&byte| byte == b'\n');
+    let capabilities = lines.find_map(|line| line.strip_prefix(b"CapEff:"))?;
+    u64::from_str_radix(std::str::from_utf8(capabilities).ok()?.trim(), 16).ok()
 }
 
 /// Whether the process has no thread left, or only a zombie.

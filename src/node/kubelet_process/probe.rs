@@ -28,17 +28,13 @@ use super::{
     process::{LocalKubelet, MatchReason},
     root,
 };
-use crate::node::{
-    fault,
-    mounts::MountTable,
-    procfs::{self, Stat},
-};
+use crate::node::{fault, mounts::MountTable, procfs::Stat};
 
 /// Root of the host: the agent runs in the host's mount namespace, or refuses to run.
 const HOST: &str = "/";
 /// Longer walks count as hanging. It is less than the age at which a probe of all processes expires, except in unit tests,
 /// which also run on busy machines.
-const WALK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
+pub(super) const WALK_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 60 } else { 2 });
 /// Time for a walk after others have used up that of the search. The attempts of many processes must not make a search so long that
 /// its result expires.
 const MIN_WALK_TIMEOUT: Duration = Duration::from_millis(50);
@@ -50,12 +46,6 @@ type Process = (PathBuf, Option<Duration>);
 
 /// Walks in progress, each with whether it is known to be in the host's root.
 static RUNNING_WALKS: Mutex<BTreeMap<Process, Arc<AtomicBool>>> = Mutex::new(BTreeMap::new());
-
-/// The time that all walks of one search have together.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct WalkTime {
-    until: Instant,
-}
 
 /// Why a probe has no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -77,38 +67,18 @@ pub(super) struct Input {
     pub local: LocalKubelet,
 }
 
-// === impl WalkTime ===
-
-impl WalkTime {
-    /// The time of a search that begins now.
-    pub fn of_search() -> Self {
-        Self::within(WALK_TIMEOUT)
-    }
-
-    fn within(timeout: Duration) -> Self {
-        Self {
-            until: Instant::now() + timeout,
-        }
-    }
-
-    fn left(self) -> Duration {
-        self.until
-            .saturating_duration_since(Instant::now())
-            .max(MIN_WALK_TIMEOUT)
-    }
-}
-
-/// Runs `answer` on a thread and waits for at most the `time` that is left. A process has at most one such thread.
+/// Runs `answer` on a thread and waits for it until then, or for [`MIN_WALK_TIMEOUT`]. A process has at most one such thread.
 fn on_a_thread<T: Send + 'static>(
     dir: &Path,
-    time: WalkTime,
+    until: Instant,
     answer: impl FnOnce(&AtomicBool) -> Result<T, WalkError> + Send + 'static,
 ) -> Result<T, WalkError> {
     let hangs = |is_in_host_root: &AtomicBool| match is_in_host_root.load(Ordering::Acquire) {
         true => WalkError::Host(Errno::ETIMEDOUT),
         false => WalkError::ForeignRoot,
     };
-    let process = (dir.to_owned(), started(dir));
+    // PIDs are reused.
+    let process = (dir.to_owned(), Stat::read(dir).map(|stat| stat.start));
     // Known before the walk, however long that takes.
     let is_in_host_root = Arc::new(AtomicBool::new(has_our_paths(&dir.with_file_name(""), dir)));
     let guard = {
@@ -139,7 +109,8 @@ fn on_a_thread<T: Send + 'static>(
     if receiver.recv_timeout(WALK_TIMEOUT).is_err() {
         return Err(WalkError::Host(Errno::ETIMEDOUT));
     }
-    match receiver.recv_timeout(time.left()) {
+    let left = until.saturating_duration_since(Instant::now());
+    match receiver.recv_timeout(left.max(MIN_WALK_TIMEOUT)) {
         Ok(Some(answer)) => answer,
         Ok(None) | Err(RecvTimeoutError::Disconnected) => Err(WalkError::Host(Errno::ECANCELED)),
         Err(RecvTimeoutError::Timeout) => Err(hangs(&is_in_host_root)),
@@ -159,19 +130,14 @@ fn running_walks() -> MutexGuard<'static, BTreeMap<Process, Arc<AtomicBool>>> {
     RUNNING_WALKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Start time of the process: PIDs are reused.
-fn started(dir: &Path) -> Option<Duration> {
-    Stat::parse(&procfs::text(&dir.join("stat"))).map(|stat| stat.start)
-}
-
 // === impl Input ===
 
 impl Input {
-    /// Why the process counts as a kubelet of this node; `None` if it is none.
+    /// Why the process counts as a kubelet of this node; `None` if it is none. All walks of one search have the time until then.
     ///
     /// # Errors
     /// When that is unknown because of the host or of this agent.
-    pub fn probe(self, time: WalkTime) -> Result<Option<MatchReason>, Errno> {
+    pub fn probe(self, until: Instant) -> Result<Option<MatchReason>, Errno> {
         if let Kind::Wrapper(subcommands) = self.kind
             && !Arguments(&self.arguments).runs_kubelet(subcommands)
         {
@@ -183,7 +149,7 @@ impl Input {
             let roots = input.roots();
             roots.iter().any(|root| is_mounted(&input.dir, root, &input.local))
         };
-        let (why, is_configured) = match on_a_thread(&input.dir, time, move |flag| on_thread.answer(flag)) {
+        let (why, is_configured) = match on_a_thread(&input.dir, until, move |flag| on_thread.answer(flag)) {
             Ok(None) => return Ok(None),
             Ok(Some((why, is_configured))) => (Ok(why), is_configured),
             Err(WalkError::Host(errno)) => (Err(errno), false),
@@ -275,15 +241,15 @@ impl Input {
         else {
             return Err(WalkError::Host(Errno::ENOENT));
         };
-        match root::identity(base, &path.join("pods")) {
-            Ok(pods) => Ok(pods == our_pods),
-            // A kubelet that is starting has no pods directory yet.
-            Err(Errno::ENOENT | Errno::ENOTDIR) => match root::identity(base, path) {
-                Ok(root) => Ok(root == our_root),
-                Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(false),
-                Err(errno) => Err(classify_walk_error(errno, is_host_root)),
-            },
+        let identity = |path: &Path| match root::identity(base, path) {
+            Ok(found) => Ok(Some(found)),
+            Err(Errno::ENOENT | Errno::ENOTDIR) => Ok(None),
             Err(errno) => Err(classify_walk_error(errno, is_host_root)),
+        };
+        match identity(&path.join("pods"))? {
+            Some(pods) => Ok(pods == our_pods),
+            // A kubelet that is starting has no pods directory yet.
+            None => Ok(identity(path)? == Some(our_root)),
         }
     }
 }
@@ -331,9 +297,9 @@ mod tests {
     const SHORT: Duration = Duration::from_millis(300);
 
     /// A walk that hangs until the sender is dropped.
-    fn hangs(process: &Path, is_host_root: bool, time: WalkTime) -> (Sender<()>, Result<u8, WalkError>) {
+    fn hangs(process: &Path, is_host_root: bool, until: Instant) -> (Sender<()>, Result<u8, WalkError>) {
         let (release, hang) = channel::<()>();
-        let failed = on_a_thread(process, time, move |flag| {
+        let failed = on_a_thread(process, until, move |flag| {
             flag.store(is_host_root, Ordering::Release);
             hang.recv().ok();
             Ok(1)
@@ -345,12 +311,12 @@ mod tests {
     fn hanging_walk_is_abandoned_and_counts_only_in_the_hosts_root() {
         let proc = tempfile::tempdir().unwrap();
         let process = |pid: &str| proc.path().join(pid);
-        let (release, failed) = hangs(&process("5"), false, WalkTime::within(SHORT));
+        let (release, failed) = hangs(&process("5"), false, Instant::now() + SHORT);
         assert_eq!(failed, Err(WalkError::ForeignRoot));
         // Its thread must store the flag before the timeout, also on a busy machine.
-        let (second_release, failed) = hangs(&process("6"), true, WalkTime::within(10 * SHORT));
+        let (second_release, failed) = hangs(&process("6"), true, Instant::now() + 10 * SHORT);
         assert_eq!(failed, Err(WalkError::Host(Errno::ETIMEDOUT)));
-        let again = |pid: &str| on_a_thread(&process(pid), WalkTime::of_search(), |_| Ok(2));
+        let again = |pid: &str| on_a_thread(&process(pid), Instant::now() + WALK_TIMEOUT, |_| Ok(2));
         assert_eq!(again("5"), Err(WalkError::ForeignRoot), "no second thread hangs there");
         assert_eq!(again("6"), Err(WalkError::Host(Errno::ETIMEDOUT)));
         assert_eq!(again("7"), Ok(2), "other processes are probed");
@@ -361,7 +327,8 @@ mod tests {
             format!("5 (kube) let) S 1 {}77 0", "0 ".repeat(17)),
         )
         .unwrap();
-        assert_eq!(started(&process("5")), Some(Duration::from_millis(770)));
+        let start = Stat::read(&process("5")).map(|stat| stat.start);
+        assert_eq!(start, Some(Duration::from_millis(770)));
         assert_eq!(again("5"), Ok(2));
         fs::remove_file(process("5").join("stat")).unwrap();
         drop((release, second_release));
@@ -374,10 +341,10 @@ mod tests {
     #[test]
     fn hanging_walks_of_one_search_share_its_time() {
         let proc = tempfile::tempdir().unwrap();
-        let time = WalkTime::within(WALK_TIMEOUT / 60);
+        let until = Instant::now() + WALK_TIMEOUT / 60;
         let began = Instant::now();
         let hanging: Vec<_> = (100..130)
-            .map(|pid| hangs(&proc.path().join(pid.to_string()), false, time))
+            .map(|pid| hangs(&proc.path().join(pid.to_string()), false, until))
             .collect();
         assert!(began.elapsed() < WALK_TIMEOUT / 4, "{:?}", began.elapsed());
         assert!(hanging.iter().all(|(_, failed)| *failed == Err(WalkError::ForeignRoot)));

@@ -5,7 +5,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     io::{self, BufRead as _, BufReader, ErrorKind},
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     os::{
         fd::RawFd,
         unix::{ffi::OsStrExt as _, net::UnixListener},
@@ -20,10 +20,13 @@ use nix::sys::{
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, pidfd_getfd, pidfd_open};
 
 use super::kind::has_exited;
+use crate::node::procfs::unless_exited;
 
 /// Listening sockets: the path of each by its inode.
 pub(super) type Listeners = BTreeMap<u64, PathBuf>;
 
+/// Every kubelet listens here, below its root directory: device plugin registration and the pod resources API.
+const OF_KUBELET: [&str; 2] = ["device-plugins/kubelet.sock", "pod-resources/kubelet.sock"];
 /// State of a TCP socket that listens.
 const LISTENS: &str = "0A";
 /// Flag of a socket of the file system that listens.
@@ -31,23 +34,18 @@ const ACCEPTS: &[u8] = b"00010000";
 
 /// Inodes of the sockets of a process; none when it has exited.
 pub(super) fn inodes(dir: &Path) -> io::Result<BTreeSet<u64>> {
-    let mut inodes = BTreeSet::new();
-    for_each_socket(dir, |_, inode| {
-        inodes.insert(inode);
-    })?;
-    Ok(inodes)
+    Ok(sockets(dir)?.into_iter().map(|(_, inode)| inode).collect())
 }
 
-/// Paths of the listening sockets that the process has, of those whose path has one of these ends.
-pub(super) fn owned(dir: &Path, listeners: &Listeners, ends: &[&str]) -> io::Result<Vec<PathBuf>> {
-    let mut paths = Vec::new();
-    for_each_socket(dir, |descriptor, inode| {
-        let Some(shown) = listeners.get(&inode) else { return };
+/// Paths of the sockets of a kubelet on which the process listens.
+pub(super) fn owned(dir: &Path, listeners: &Listeners) -> io::Result<Vec<PathBuf>> {
+    let paths = sockets(dir)?.into_iter().filter_map(|(descriptor, inode)| {
+        let shown = listeners.get(&inode)?;
         // A line of `net/unix` may be forged: any process of the network namespace may bind a path with a newline in it.
         let path = listens_at(dir, descriptor, inode).unwrap_or_else(|| Some(shown.clone()));
-        paths.extend(path.filter(|path| ends.iter().any(|end| path.ends_with(end))));
-    })?;
-    Ok(paths)
+        path.filter(|path| OF_KUBELET.iter().any(|end| path.ends_with(end)))
+    });
+    Ok(paths.collect())
 }
 
 /// The path on which this socket of the process listens, by the socket itself; `None` if the socket cannot be duplicated,
@@ -66,29 +64,24 @@ fn listens_at(dir: &Path, descriptor: RawFd, inode: u64) -> Option<Option<PathBu
     Some(at.and_then(|at| at.as_pathname().map(Path::to_owned)))
 }
 
-/// Calls `with` for each socket of a process, with descriptor and inode. An exited process has none.
-fn for_each_socket(dir: &Path, mut with: impl FnMut(RawFd, u64)) -> io::Result<()> {
-    let entries = match fs::read_dir(dir.join("fd")) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        entries => entries?,
-    };
-    for entry in entries {
+/// Descriptor and inode of each socket of a process. An exited process has none.
+fn sockets(dir: &Path) -> io::Result<Vec<(RawFd, u64)>> {
+    let mut sockets = Vec::new();
+    for entry in unless_exited(fs::read_dir(dir.join("fd")))?.into_iter().flatten() {
         let entry = entry?;
         match fs::read_link(entry.path()) {
             Ok(link) => {
                 let descriptor = entry.file_name().to_str().and_then(|name| name.parse().ok());
-                if let (Some(descriptor), Some(inode)) = (descriptor, inode(link.as_os_str().as_bytes())) {
-                    with(descriptor, inode);
-                }
+                sockets.extend(descriptor.zip(inode(link.as_os_str().as_bytes())));
             }
             // Closed meanwhile.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             // The kernel answers so for a process that is exiting, too.
-            Err(error) if error.kind() == ErrorKind::PermissionDenied && has_exited(dir) => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && has_exited(dir) => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(())
+    Ok(sockets)
 }
 
 /// Parses `socket:[4711]`.
@@ -114,12 +107,12 @@ pub(super) fn any_tcp(net: &Path, inodes: &BTreeSet<u64>, is_such: impl Fn(Socke
     Ok(false)
 }
 
-/// All sockets that listen on a path that ends so, by the files of `net`.
-pub(super) fn listening(net: &Path, ends: &[&str]) -> io::Result<Listeners> {
+/// All sockets of a kubelet that listen, by the files of `net`.
+pub(super) fn listening(net: &Path) -> io::Result<Listeners> {
     let mut found = Listeners::new();
     each_line(&net.join("unix"), |line| {
         if let Some((inode, path)) = listener(line)
-            && ends.iter().any(|end| path.ends_with(end))
+            && OF_KUBELET.iter().any(|end| path.ends_with(end))
         {
             found.insert(inode, path.to_owned());
         }
@@ -130,23 +123,13 @@ pub(super) fn listening(net: &Path, ends: &[&str]) -> io::Result<Listeners> {
 
 /// Parses a line of `net/unix`: inode and path of a socket of the file system that listens.
 fn listener(line: &[u8]) -> Option<(u64, &Path)> {
-    let mut rest = line.strip_suffix(b"\n").unwrap_or(line);
-    let mut field = || {
-        let start = rest.trim_ascii_start();
-        let length = start.iter().position(|&byte| byte == b' ')?;
-        let (field, after) = start.split_at(length);
-        rest = &after[1..];
-        Some(field)
-    };
-    for _ in 0..3 {
-        field()?;
-    }
-    let flags = field()?;
-    field()?;
-    field()?;
-    let inode = std::str::from_utf8(field()?).ok()?.parse().ok()?;
-    // A path may contain spaces.
-    (flags == ACCEPTS).then(|| (inode, Path::new(OsStr::from_bytes(rest))))
+    let mut fields = line.splitn(7, |&byte| byte == b' ');
+    let flags = fields.nth(3)?;
+    // The inode is padded, and the path may contain spaces.
+    let rest = fields.nth(2)?.trim_ascii_start();
+    let (inode, path) = rest.split_at(rest.iter().position(|&byte| byte == b' ')?);
+    let inode = std::str::from_utf8(inode).ok()?.parse().ok()?;
+    (flags == ACCEPTS).then(|| (inode, Path::new(OsStr::from_bytes(&path[1..]))))
 }
 
 /// Calls `is_last` with each line of the file until it returns `true`, and returns whether it did. The file is read line by line,
@@ -156,12 +139,10 @@ fn each_line(path: &Path, mut is_last: impl FnMut(&[u8]) -> bool) -> io::Result<
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         file => file?,
     };
-    let (mut file, mut line) = (BufReader::new(file), Vec::new());
-    while file.read_until(b'\n', &mut line)? > 0 {
-        if is_last(&line) {
+    for line in BufReader::new(file).split(b'\n') {
+        if is_last(&line?) {
             return Ok(true);
         }
-        line.clear();
     }
     Ok(false)
 }
@@ -170,19 +151,19 @@ fn each_line(path: &Path, mut is_last: impl FnMut(&[u8]) -> bool) -> io::Result<
 fn address(field: &str) -> Option<SocketAddr> {
     let (ip, port) = field.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    let word = |at: usize| {
-        let word = u32::from_str_radix(ip.get(at * 8..at * 8 + 8)?, 16).ok()?;
-        Some(word.to_ne_bytes())
+    let word = |word| {
+        Some(
+            u32::from_str_radix(std::str::from_utf8(word).ok()?, 16)
+                .ok()?
+                .to_ne_bytes(),
+        )
     };
-    let ip = match ip.len() {
-        8 => IpAddr::V4(Ipv4Addr::from(word(0)?)),
-        32 => {
-            let words: Option<Vec<[u8; 4]>> = (0..4).map(word).collect();
-            let bytes: [u8; 16] = words?.concat().try_into().ok()?;
-            // An IPv4 address that is mapped into IPv6.
-            IpAddr::V6(Ipv6Addr::from(bytes)).to_canonical()
-        }
-        _ => return None,
+    let words: Option<Vec<[u8; 4]>> = ip.as_bytes().chunks(8).map(word).collect();
+    let bytes = words?.concat();
+    let ip = match <[u8; 4]>::try_from(bytes.as_slice()) {
+        Ok(ip) => IpAddr::from(ip),
+        // An IPv4 address may be mapped into IPv6.
+        Err(_) => IpAddr::from(<[u8; 16]>::try_from(bytes).ok()?).to_canonical(),
     };
     Some(SocketAddr::new(ip, port))
 }

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::node::{
     effects::Effects,
-    grpc::{Call, GrpcError},
+    grpc::{Call, CallFailure, GrpcError},
 };
 
 /// The kubelet's timeout.
@@ -53,7 +53,7 @@ impl Csi {
             volume_id: volume_id.to_owned(),
             target_path,
         };
-        let answer = call.send(request, Some(effects), async |channel, request| {
+        let answer = call.send(Some(effects), async |channel| {
             NodeClient::new(channel).node_unpublish_volume(request).await
         });
         answer.await.map(drop)
@@ -74,7 +74,7 @@ impl Csi {
             volume_id: volume_id.to_owned(),
             staging_target_path,
         };
-        let answer = call.send(request, Some(effects), async |channel, request| {
+        let answer = call.send(Some(effects), async |channel| {
             NodeClient::new(channel).node_unstage_volume(request).await
         });
         answer.await.map(drop)
@@ -88,7 +88,8 @@ impl Csi {
     pub async fn supports_staging(&self) -> Result<bool, GrpcError> {
         let call = self.request(Call::to_driver("NodeGetCapabilities", &self.driver, ""));
         let answer = call
-            .send(NodeGetCapabilitiesRequest {}, None, async |channel, request| {
+            .send(None, async |channel| {
+                let request = NodeGetCapabilitiesRequest {};
                 NodeClient::new(channel).node_get_capabilities(request).await
             })
             .await?;
@@ -106,7 +107,7 @@ impl Csi {
         let call = Call::to_driver(name, &self.driver, path.to_string_lossy()).for_volume(volume);
         match path.to_str() {
             Some(text) => Ok((self.request(call), text.to_owned())),
-            None => Err(GrpcError::PathNotUtf8 { call }),
+            None => Err(call.failed(CallFailure::PathNotUtf8)),
         }
     }
 

@@ -7,13 +7,13 @@ use tonic::Code;
 use super::{
     call::CallRequest,
     wire::k8s::io::kubelet::pkg::apis::dra::{
-        v1::{Claim, NodeUnprepareResourcesRequest, dra_plugin_client::DraPluginClient as V1},
-        v1beta1::dra_plugin_client::DraPluginClient as V1beta1,
+        v1::{Claim, NodeUnprepareResourcesRequest, dra_plugin_client::DraPluginClient},
+        v1beta1::dra_plugin_client::DraPluginClient as BetaClient,
     },
 };
 use crate::node::{
     effects::Effects,
-    grpc::{Call, GrpcError},
+    grpc::{Call, CallFailure, GrpcError},
 };
 
 /// The kubelet's timeout.
@@ -26,17 +26,15 @@ pub struct Dra {
     /// Path of the plugin's socket.
     pub endpoint: PathBuf,
     /// The service that is called.
-    pub service: Service,
+    pub service: &'static str,
 }
 
-/// gRPC service of a plugin.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Service {
-    /// Since Kubernetes 1.34.
-    V1,
-    /// Since Kubernetes 1.32.
-    V1beta1,
-}
+/// The gRPC services of plugins that this agent can call, by the names that plugins register.
+pub(super) const SERVICES: [&str; 2] = [V1, V1BETA1];
+/// Since Kubernetes 1.34.
+const V1: &str = "v1.DRAPlugin";
+/// Since Kubernetes 1.32.
+const V1BETA1: &str = "v1beta1.DRAPlugin";
 
 /// A ResourceClaim as drivers identify it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -62,7 +60,7 @@ pub struct Unprepared {
 
 impl Dra {
     /// The plugin of this driver with this socket.
-    pub fn new(driver: impl Into<String>, endpoint: impl Into<PathBuf>, service: Service) -> Self {
+    pub fn new(driver: impl Into<String>, endpoint: impl Into<PathBuf>, service: &'static str) -> Self {
         Self {
             driver: driver.into(),
             endpoint: endpoint.into(),
@@ -82,11 +80,15 @@ impl Dra {
             deadline: DEADLINE,
         };
         let request = NodeUnprepareResourcesRequest {
-            claims: claims.iter().map(Claim::from).collect(),
+            claims: claims
+                .iter()
+                .cloned()
+                .map(|ClaimRef { namespace, uid, name }| Claim { namespace, uid, name })
+                .collect(),
         };
-        let answer = call.send(request, Some(effects), async |channel, request| match self.service {
-            Service::V1 => V1::new(channel).node_unprepare_resources(request).await,
-            Service::V1beta1 => V1beta1::new(channel).node_unprepare_resources(request).await,
+        let answer = call.send(Some(effects), async |channel| match self.service {
+            V1BETA1 => BetaClient::new(channel).node_unprepare_resources(request).await,
+            _ => DraPluginClient::new(channel).node_unprepare_resources(request).await,
         });
         let answer = answer.await.map_err(|error| self.with_service_hint(error))?;
         let mut errors: BTreeMap<_, _> = answer.claims.into_iter().map(|(uid, it)| (uid, it.error)).collect();
@@ -108,41 +110,16 @@ impl Dra {
     }
 
     /// Adds the service's name to an error: plugins often do not mention it.
-    fn with_service_hint(&self, error: GrpcError) -> GrpcError {
-        match error {
-            GrpcError::Failed { call, code, message } if code == Code::Unimplemented => GrpcError::Failed {
-                call,
-                code,
-                message: format!(
-                    "{message} (the call was of {}, which the driver has registered)",
-                    self.service
-                ),
-            },
-            other => other,
+    fn with_service_hint(&self, mut error: GrpcError) -> GrpcError {
+        if let CallFailure::Failed { code, message } = &mut error.failure
+            && *code == Code::Unimplemented
+        {
+            *message = format!(
+                "{message} (the call was of {}, which the driver has registered)",
+                self.service
+            );
         }
-    }
-}
-
-// === impl Service ===
-
-impl fmt::Display for Service {
-    /// The name that plugins register.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V1 => "v1.DRAPlugin",
-            Self::V1beta1 => "v1beta1.DRAPlugin",
-        })
-    }
-}
-
-impl Service {
-    /// The service with this registered name; `None` for unknown ones.
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "v1.DRAPlugin" => Some(Self::V1),
-            "v1beta1.DRAPlugin" => Some(Self::V1beta1),
-            _ => None,
-        }
+        error
     }
 }
 
@@ -151,15 +128,5 @@ impl Service {
 impl fmt::Display for ClaimRef {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}/{} ({})", self.namespace, self.name, self.uid)
-    }
-}
-
-impl From<&ClaimRef> for Claim {
-    fn from(claim: &ClaimRef) -> Self {
-        Self {
-            namespace: claim.namespace.clone(),
-            uid: claim.uid.clone(),
-            name: claim.name.clone(),
-        }
     }
 }

@@ -3,27 +3,28 @@
 //! The kubelet's next step, `NotifyRegistrationStatus`, is never sent.
 
 use std::{
+    os::unix::ffi::OsStrExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use futures::stream::{self, StreamExt as _};
+use rustix::fs::FileType;
 use tokio::{net::UnixStream, time::timeout};
 
 use super::{
     DriverUnavailable, Kind,
     call::CallRequest,
     csi::Csi,
-    dra::{Dra, Service},
-    wire::pluginregistration::{InfoRequest, PluginInfo, registration_client::RegistrationClient},
+    dra::{Dra, SERVICES},
+    wire::pluginregistration::{InfoRequest, registration_client::RegistrationClient},
 };
 use crate::node::{
+    dirs::Dir,
     effects::Effects,
-    fault::Fault,
+    fault::{Cause, Fault},
     grpc::{Call, GrpcError},
 };
-
-mod walk;
 
 /// The directory's name below the kubelet's root directory.
 pub const DIRECTORY: &str = "plugins_registry";
@@ -34,6 +35,11 @@ const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(2);
 const MAX_CONCURRENT: usize = 64;
 /// Number of unresponsive sockets named in messages.
 const MAX_NAMED: usize = 3;
+/// Maximum nesting. Drivers use one or two levels.
+const MAX_DEPTH: usize = 8;
+
+/// When a socket was created, and its path.
+type Socket = ((i64, u32), PathBuf);
 
 /// Registered drivers, from one read of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,8 +57,8 @@ pub struct Registry {
 /// A driver's registration answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Registered {
-    /// Type of the plugin.
-    pub kind: Kind,
+    /// Type of the plugin; `None` if it is not relevant for teardown.
+    pub kind: Option<Kind>,
     /// Its name.
     pub name: String,
     /// Path of the socket that serves its calls.
@@ -73,7 +79,7 @@ impl Registry {
     pub async fn read(dir: &Path, effects: &Effects) -> Result<Self, Fault> {
         let path = dir.to_owned();
         let (mut sockets, faults) = effects
-            .run_blocking(move |_| walk::sockets(&path))
+            .run_blocking(move |_| sockets(&path))
             .await
             .unwrap_or_else(|not_done| Err(Fault::new("read", dir, not_done)))?;
         sockets.sort_unstable_by(|a, b| b.cmp(a));
@@ -113,7 +119,10 @@ impl Registry {
     /// When there is none, or none with a known service.
     pub async fn dra(&self, driver: &str) -> Result<Dra, DriverUnavailable> {
         let plugin = |it: &Registered| {
-            let service = it.versions.iter().find_map(|name| Service::named(name))?;
+            let service = it
+                .versions
+                .iter()
+                .find_map(|name| SERVICES.into_iter().find(|it| it == name))?;
             Some(Dra::new(driver, &it.endpoint, service))
         };
         self.latest(Kind::Dra, driver, plugin).await
@@ -131,7 +140,11 @@ impl Registry {
         understood: impl Fn(&Registered) -> Option<T>,
     ) -> Result<T, DriverUnavailable> {
         let mut why = Vec::new();
-        for it in self.registered.iter().filter(|it| it.kind == kind && it.name == driver) {
+        for it in self
+            .registered
+            .iter()
+            .filter(|it| it.kind == Some(kind) && it.name == driver)
+        {
             match (understood(it), check_connection(&it.endpoint).await) {
                 (Some(found), Ok(())) => return Ok(found),
                 (Some(_), Err(error)) => why.push(format!("its socket {:?} does not answer: {error}", it.endpoint)),
@@ -164,11 +177,24 @@ async fn ask(socket: PathBuf) -> Result<Registered, GrpcError> {
         socket: &socket,
         deadline: REGISTRATION_TIMEOUT,
     };
-    let answer = request.send(InfoRequest {}, None, async |channel, request| {
-        RegistrationClient::new(channel).get_info(request).await
+    let answer = request.send(None, async |channel| {
+        RegistrationClient::new(channel).get_info(InfoRequest {}).await
     });
     let info = answer.await?;
-    Ok(Registered::from_info(info, socket))
+    Ok(Registered {
+        kind: match info.r#type.as_str() {
+            "CSIPlugin" => Some(Kind::Csi),
+            "DRAPlugin" => Some(Kind::Dra),
+            _ => None,
+        },
+        name: info.name,
+        endpoint: match info.endpoint.is_empty() {
+            true => socket.clone(),
+            false => info.endpoint.into(),
+        },
+        versions: info.supported_versions,
+        socket,
+    })
 }
 
 async fn check_connection(socket: &Path) -> std::io::Result<()> {
@@ -182,25 +208,33 @@ fn is_v1(version: &str) -> bool {
     version.split('.').next() == Some("1")
 }
 
-// === impl Registered ===
-
-impl Registered {
-    fn from_info(info: PluginInfo, socket: PathBuf) -> Self {
-        let endpoint = if info.endpoint.is_empty() {
-            socket.clone()
-        } else {
-            info.endpoint.into()
-        };
-        Self {
-            kind: match info.r#type.as_str() {
-                "CSIPlugin" => Kind::Csi,
-                "DRAPlugin" => Kind::Dra,
-                _ => Kind::Other,
-            },
-            name: info.name,
-            endpoint,
-            versions: info.supported_versions,
-            socket,
-        }
+/// All sockets at and below `dir`, except hidden ones, and the faults of entries that cannot be read. Links are not followed.
+fn sockets(dir: &Path) -> Result<(Vec<Socket>, Vec<Fault>), Fault> {
+    let (mut sockets, mut faults) = (Vec::new(), Vec::new());
+    if let Some(dir) = Dir::open(dir)? {
+        enter(&dir, MAX_DEPTH, &mut sockets, &mut faults)?;
     }
+    Ok((sockets, faults))
+}
+
+fn enter(dir: &Dir, depth: usize, sockets: &mut Vec<Socket>, faults: &mut Vec<Fault>) -> Result<(), Fault> {
+    for name in dir.names()?.iter().filter(|name| !name.as_bytes().starts_with(b".")) {
+        let path = dir.path().join(name);
+        let read = dir.stat(name).and_then(|seen| match seen {
+            Some(seen) if seen.kind == FileType::Socket => {
+                sockets.push((seen.modified, path));
+                Ok(())
+            }
+            Some(seen) if seen.kind == FileType::Directory && depth == 0 => {
+                Err(Fault::new("read", path, Cause::TooDeep))
+            }
+            Some(seen) if seen.kind == FileType::Directory => match dir.open_below(name)? {
+                Some(inner) => enter(&inner, depth - 1, sockets, faults),
+                None => Ok(()),
+            },
+            _ => Ok(()),
+        });
+        faults.extend(read.err());
+    }
+    Ok(())
 }

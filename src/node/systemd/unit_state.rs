@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use jiff::Timestamp;
 use nix::sys::signal::Signal;
-use zbus::{Connection, zvariant::OwnedValue};
+use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 
-use super::{PROPERTIES, SERVICE, SERVICE_INTERFACE, Systemd, UNIT_INTERFACE, load};
+use super::{ON_MANAGER, PROPERTIES, SERVICE_INTERFACE, Systemd, UNIT_INTERFACE, call};
 use crate::model::kubelet_unit::{KubeletUnit, MainProcess, UnitExit};
 
 /// `ExecMainCode` of a process that has exited by itself (`CLD_EXITED` in waitid(2)); other codes are of signals.
@@ -22,13 +22,16 @@ impl Systemd {
     pub async fn kubelet_unit(&self, unit: &str) -> Result<Option<KubeletUnit>, String> {
         self.with_timeout(async {
             let connection = self.connection().await?;
-            let path = load(&connection, unit).await?;
-            let general = properties(&connection, &path, UNIT_INTERFACE).await?;
-            if text(&general, "LoadState") == "not-found" {
+            // GetUnit knows only loaded units, and an inactive one may be unloaded.
+            let path: OwnedObjectPath = call(&connection, ON_MANAGER, "LoadUnit", &(unit,)).await?;
+            let on_unit = (path.as_str(), PROPERTIES);
+            let mut properties: Properties = call(&connection, on_unit, "GetAll", &(UNIT_INTERFACE,)).await?;
+            if text(&properties, "LoadState") == "not-found" {
                 return Ok(None);
             }
-            let service = properties(&connection, &path, SERVICE_INTERFACE).await?;
-            Ok(Some(state(unit, &general, &service)))
+            let of_service: Properties = call(&connection, on_unit, "GetAll", &(SERVICE_INTERFACE,)).await?;
+            properties.extend(of_service);
+            Ok(Some(state(unit, &properties)))
         })
         .await
     }
@@ -36,19 +39,11 @@ impl Systemd {
 
 type Properties = HashMap<String, OwnedValue>;
 
-/// All properties of an interface, at one moment.
-async fn properties(connection: &Connection, path: &str, interface: &str) -> zbus::Result<Properties> {
-    let answer = connection
-        .call_method(Some(SERVICE), path, Some(PROPERTIES), "GetAll", &(interface,))
-        .await?;
-    answer.body().deserialize()
-}
-
 /// A property that an older systemd does not have is as if it were not set.
-fn state(unit: &str, general: &Properties, service: &Properties) -> KubeletUnit {
+fn state(unit: &str, properties: &Properties) -> KubeletUnit {
     let exit = match (
-        get::<i32>(service, "ExecMainCode"),
-        get::<i32>(service, "ExecMainStatus"),
+        get::<i32>(properties, "ExecMainCode"),
+        get::<i32>(properties, "ExecMainStatus"),
     ) {
         (Some(EXITED), status) => status.map(UnitExit::Code),
         (Some(code), Some(signal)) if code > EXITED => Some(UnitExit::Signal(match Signal::try_from(signal) {
@@ -57,24 +52,24 @@ fn state(unit: &str, general: &Properties, service: &Properties) -> KubeletUnit 
         })),
         _ => None,
     };
-    let pid = get::<u32>(service, "MainPID").and_then(|pid| i32::try_from(pid).ok());
-    let has_checked_conditions = get(general, "ConditionTimestamp").is_some_and(|at: u64| at > 0);
+    let pid = get::<u32>(properties, "MainPID").and_then(|pid| i32::try_from(pid).ok());
+    let has_checked_conditions = get(properties, "ConditionTimestamp").is_some_and(|at: u64| at > 0);
     KubeletUnit {
         unit: unit.to_owned(),
-        load_state: text(general, "LoadState"),
-        unit_file_state: text(general, "UnitFileState"),
-        active_state: text(general, "ActiveState"),
-        sub_state: text(general, "SubState"),
-        result: text(service, "Result"),
+        load_state: text(properties, "LoadState"),
+        unit_file_state: text(properties, "UnitFileState"),
+        active_state: text(properties, "ActiveState"),
+        sub_state: text(properties, "SubState"),
+        result: text(properties, "Result"),
         exit,
-        restarts: get(service, "NRestarts").unwrap_or_default(),
-        run: get::<Vec<u8>>(general, "InvocationID")
+        restarts: get(properties, "NRestarts").unwrap_or_default(),
+        run: get::<Vec<u8>>(properties, "InvocationID")
             .unwrap_or_default()
             .iter()
             .map(|byte| format!("{byte:02x}"))
             .collect(),
-        since: get(general, "StateChangeTimestamp").and_then(time),
-        has_unmet_condition: has_checked_conditions && get(general, "ConditionResult") == Some(false),
+        since: get(properties, "StateChangeTimestamp").and_then(time),
+        has_unmet_condition: has_checked_conditions && get(properties, "ConditionResult") == Some(false),
         main_process: pid.filter(|pid| *pid > 0).map(|pid| MainProcess {
             pid,
             ..MainProcess::default()

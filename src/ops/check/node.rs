@@ -135,7 +135,10 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
             );
         }
     };
-    let seen = format!("{} {}, CRI {}", version.name, version.version, version.api_version);
+    let seen = format!(
+        "{} {}, CRI {}",
+        version.runtime_name, version.runtime_version, version.runtime_api_version
+    );
     let mount_namespace = match mount_namespace::check(Path::new(PROC), endpoint.path()).await {
         Ok(()) => Row::ok(Item::MOUNT_NAMESPACE, "the same as the runtime's"),
         Err(problem) => {
@@ -401,8 +404,10 @@ mod tests {
     #[test]
     fn every_different_kubelet_flag_has_a_row_with_a_remedy() {
         let ours = flags::ExpectedFlags {
-            kubelet_root: "/var/lib/kubelet".into(),
-            runtime: "/run/cri.sock".into(),
+            flags: KubeletFlags {
+                runtime: Some("/run/cri.sock".to_owned()),
+                ..KubeletFlags::default()
+            },
             ..flags::ExpectedFlags::default()
         };
         let same = kubelet_flags(&KubeletFlags::default(), &ours);

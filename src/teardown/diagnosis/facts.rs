@@ -5,15 +5,11 @@ use std::{
     sync::Arc,
 };
 
+use k8s_cri::v1::RuntimeCondition;
+
 use crate::{
     model::{pod::PodView, termination::Terminator},
-    node::{
-        cri::types::{RuntimeCondition, RuntimePod},
-        holders::Holders,
-        plugins::Kind,
-        process_state::ProcessState,
-        processes::Shim,
-    },
+    node::{cri::types::RuntimePod, holders::Holders, plugins::Kind, process_state::ProcessState, processes::Shim},
     teardown::{
         bounded_read::{Fact, ObjectUnread},
         grace::OwnGrace,

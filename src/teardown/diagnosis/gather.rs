@@ -122,7 +122,7 @@ async fn named(reads: &Reads, pod: &RuntimePod) -> Fact<NamedFacts> {
         if matches!(named.process, NamedProcess::Exited(_)) {
             facts.exited.insert(named.id.clone());
         }
-        if let Some(process) = named.proven() {
+        if let Some(process) = named.proven {
             let process = (process.pid, process.to_string());
             facts.processes.entry(named.id).or_insert(process);
         }
@@ -300,7 +300,6 @@ async fn missing_drivers(reads: &Reads) -> Fact<Vec<MissingDriver>> {
         let why = match kind {
             Kind::Csi => registry.csi(&driver).await.err(),
             Kind::Dra => registry.dra(&driver).await.err(),
-            Kind::Other => None,
         };
         missing.extend(why.map(|unavailable| MissingDriver {
             kind,

@@ -99,7 +99,7 @@ impl Diagnosis<'_> {
             self.add_to_stop(Severity::Blocking, CauseKind::Uninterruptible, message, remedy);
         }
         // The process of a sandbox runs until the sandbox is stopped.
-        let ready = runtime.iter().flat_map(|pod| &pod.sandboxes).filter(|it| it.is_ready());
+        let ready = runtime.iter().flat_map(|pod| &pod.sandboxes).filter(|it| it.is_ready);
         let ready: Vec<&str> = ready.map(|it| &*it.id).collect();
         let is_of_sandbox = |it: &&ProcessState| it.container.as_deref().is_some_and(|id| ready.contains(&id));
         let alive = processes.all.iter().filter(|it| !it.is_zombie);
@@ -238,7 +238,7 @@ impl Diagnosis<'_> {
 
     fn sandboxes(&mut self, pod: &RuntimePod) {
         let has_stopped = self.may_run == Some(false);
-        for sandbox in pod.sandboxes.iter().filter(|it| it.is_ready() && has_stopped) {
+        for sandbox in pod.sandboxes.iter().filter(|it| it.is_ready && has_stopped) {
             let id = short_id(&sandbox.id);
             let (message, remedy) = match self.facts.named.processes.get(&sandbox.id) {
                 Some((_, process)) => (
@@ -263,10 +263,10 @@ impl Diagnosis<'_> {
         let Some(conditions) = self.known("the conditions of the container runtime", &facts.conditions) else {
             return;
         };
-        let is_sandbox_ready = runtime.is_some_and(|pod| pod.sandboxes.iter().any(|sandbox| sandbox.is_ready()));
-        let unmet = conditions.iter().filter(|it| !it.is_met);
-        for condition in unmet.filter(|it| READY_CONDITIONS.contains(&it.name.as_str())) {
-            let is_network = condition.name == NETWORK_READY;
+        let is_sandbox_ready = runtime.is_some_and(|pod| pod.sandboxes.iter().any(|sandbox| sandbox.is_ready));
+        let unmet = conditions.iter().filter(|it| !it.status);
+        for condition in unmet.filter(|it| READY_CONDITIONS.contains(&it.r#type.as_str())) {
+            let is_network = condition.r#type == NETWORK_READY;
             let severity = match self.may_run {
                 Some(false) if is_network && !is_sandbox_ready => Severity::Info,
                 Some(true) | None if is_network => Severity::Later,
@@ -280,7 +280,7 @@ impl Diagnosis<'_> {
             };
             let message = format!(
                 "the runtime reports {}=false: {}: {}",
-                condition.name, condition.reason, condition.message
+                condition.r#type, condition.reason, condition.message
             );
             let step = Some(Step::Sandbox);
             self.add(severity, CauseKind::RuntimeNotReady, step, message, remedy);

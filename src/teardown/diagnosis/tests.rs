@@ -2,14 +2,15 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
+use k8s_cri::v1::RuntimeCondition;
 use serde_json::{Value, json};
 
 use super::{facts::*, *};
 use crate::{
     model::pod::{PodObject, PodView},
     node::{
-        cri::types::{Container, ContainerState, RuntimeCondition, RuntimePod, Sandbox, SandboxState},
-        holders::{Holders, MountHolder, Namespace, Usage},
+        cri::types::{Container, ContainerState, RuntimePod, Sandbox},
+        holders::{Holders, MountHolder},
         process_state::{ProcessState, SigtermHandling},
         processes::Shim,
     },
@@ -35,11 +36,11 @@ fn container(name: &str, state: ContainerState) -> Container {
     Container::listed(name, state)
 }
 
-fn sandbox(state: SandboxState) -> Sandbox {
+fn sandbox(is_ready: bool) -> Sandbox {
     Sandbox {
         id: "sandbox-0".to_owned(),
         attempt: 0,
-        state,
+        is_ready,
         created_at: Timestamp::UNIX_EPOCH,
         config_source: None,
         ips: Vec::new(),
@@ -99,7 +100,7 @@ fn no_answer() -> Option<ObjectUnread> {
 fn running() -> Facts {
     let mut facts = nothing();
     facts.runtime = Ok(RuntimePod {
-        sandboxes: vec![sandbox(SandboxState::Ready)],
+        sandboxes: vec![sandbox(true)],
         containers: vec![container("main", ContainerState::Running)],
     });
     set_processes(&mut facts, vec![process(41, "main-0")]);
@@ -124,7 +125,7 @@ fn stop_shim(facts: &mut Facts) {
 fn exited() -> Facts {
     let mut facts = nothing();
     facts.runtime = Ok(RuntimePod {
-        sandboxes: vec![sandbox(SandboxState::NotReady)],
+        sandboxes: vec![sandbox(false)],
         containers: vec![container("main", ContainerState::Exited)],
     });
     facts
@@ -163,8 +164,8 @@ fn mount(facts: &mut Facts, fs_type: &str, has_server: bool, outside: &[i32]) {
         pid: *pid,
         command: "tail".to_owned(),
         container: None,
-        usage: Usage::WorkingDirectory,
-        namespace: Namespace::Other,
+        usage: "working directory",
+        is_in_other_namespace: true,
     });
     let holders = Holders {
         processes: outside.collect(),
@@ -347,7 +348,7 @@ fn causes_follow_from_facts() {
             "the process of a ready sandbox is no leftover",
             exited,
             |it| {
-                it.runtime.as_mut().unwrap().sandboxes[0].state = SandboxState::Ready;
+                it.runtime.as_mut().unwrap().sandboxes[0].is_ready = true;
                 set_processes(it, vec![process(41, "sandbox-0")]);
             },
             "blocking sandboxNotStopped, later phaseNotTerminal",
@@ -356,10 +357,10 @@ fn causes_follow_from_facts() {
             "network plugin down, sandbox ready",
             exited,
             |it| {
-                it.runtime.as_mut().unwrap().sandboxes[0].state = SandboxState::Ready;
+                it.runtime.as_mut().unwrap().sandboxes[0].is_ready = true;
                 it.conditions = Ok(vec![RuntimeCondition {
-                    name: "NetworkReady".to_owned(),
-                    is_met: false,
+                    r#type: "NetworkReady".to_owned(),
+                    status: false,
                     reason: "NetworkPluginNotReady".to_owned(),
                     message: "cni plugin not initialized".to_owned(),
                 }]);
@@ -372,8 +373,8 @@ fn causes_follow_from_facts() {
             |it| {
                 in_grace(it);
                 let condition = |name: &str| RuntimeCondition {
-                    name: name.to_owned(),
-                    is_met: false,
+                    r#type: name.to_owned(),
+                    status: false,
                     reason: "x".to_owned(),
                     message: "x".to_owned(),
                 };

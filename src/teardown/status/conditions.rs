@@ -9,7 +9,7 @@ use super::{
     input::{StatusInput, StatusStage},
     phase::{FAILED, SUCCEEDED, has_terminal_phase},
 };
-use crate::{model::pod::is_sidecar, node::cri::types::SandboxState};
+use crate::model::pod::is_sidecar;
 
 const READY: &str = "Ready";
 const CONTAINERS_READY: &str = "ContainersReady";
@@ -159,17 +159,13 @@ fn condition(input: &StatusInput<'_>, api: &PodStatus, kind: &str, wanted: Condi
 /// `PodSandboxChanged`, except for a changed network mode.
 fn ready_to_start(input: &StatusInput<'_>, api: &PodStatus) -> ConditionStatus {
     let sandboxes = &input.observed.sandboxes;
-    let is_ready = |state: SandboxState| state == SandboxState::Ready;
     let has_address = |ips: &[String]| {
         input.uses_host_network() || !ips.is_empty() || api.pod_ip.as_deref().is_some_and(|ip| !ip.is_empty())
     };
-    let why = match (
-        sandboxes.first(),
-        sandboxes.iter().filter(|it| is_ready(it.state)).count(),
-    ) {
+    let why = match (sandboxes.first(), sandboxes.iter().filter(|it| it.is_ready).count()) {
         (None, _) => "no pod sandbox exists",
         (Some(_), 2..) => "multiple pod sandboxes are ready and need to be reconciled",
-        (Some(newest), _) if !is_ready(newest.state) => "pod sandbox is not ready",
+        (Some(newest), _) if !newest.is_ready => "pod sandbox is not ready",
         (Some(newest), _) if !has_address(&newest.ips) => "pod sandbox has no IP address",
         (Some(_), _) => return ConditionStatus::yes(),
     };

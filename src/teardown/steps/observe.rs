@@ -51,7 +51,7 @@ async fn observe(worker: &Worker, view: &Arc<PodView>) -> Result<Observed, Vec<F
     let began = clock.now().since_boot;
     let (pod, ()) = tokio::join!(worker.query(view, step, BEFORE_STOP), worker.sync_beginning());
     let mut pod = pod?;
-    worker.runtime_state.record_running(&pod, began);
+    worker.runtime_state.lock().record_running(&pod, began);
     let is_overruled = overrule::is_overruled(worker, view, &pod).await;
     if is_overruled {
         pod = pod.with_all_exited();

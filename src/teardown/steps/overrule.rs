@@ -34,7 +34,7 @@ const RUNTIME_TIMEOUT: Duration = Duration::from_secs(10);
 struct Observation {
     runtime_pod: RuntimePod,
     facts: RuntimeEvidence,
-    /// Running processes that the runtime names.
+    /// Running processes that the runtime names and that are proven to be the pod's.
     processes: Vec<Process>,
     owner: Owner,
     shims: Vec<Shim>,
@@ -163,7 +163,7 @@ async fn read_runtime_state(worker: &Worker, view: &Arc<PodView>) -> Option<Obse
     let (mut running, mut found) = (Vec::new(), Vec::new());
     for named in all {
         running.push((named.what, named.process));
-        found.extend(named.running);
+        found.extend(named.proven);
     }
     Some(Observation {
         runtime_pod,

@@ -21,7 +21,7 @@ use crate::{
         pod::{ContainerView, Hook, PodView},
         trace::Step,
     },
-    node::{cri::types::RuntimePod, effects, grpc::GrpcError},
+    node::{cri::types::RuntimePod, effects},
     teardown::{
         attempt::{AFTER_STOP, Attempt, Observed},
         evidence,
@@ -101,7 +101,7 @@ fn begin(attempt: &Attempt<'_>) {
             entry.begin_grace(now);
         }
     });
-    worker.runtime_state.begin_stop();
+    worker.runtime_state.lock().requested.get_or_insert_with(Instant::now);
 }
 
 async fn stop(attempt: &Attempt<'_>) -> Result<(), Vec<Failure>> {
@@ -195,7 +195,7 @@ impl Stop<'_> {
         span.end(&failed.first().map_or(Ok(()), Err));
         let mut failures = Vec::new();
         for error in &failed {
-            if !matches!(error, GrpcError::Blocked { .. }) {
+            if !error.is_blocked() {
                 // Only the first error is kept: some runtimes report a network failure once and then succeed.
                 self.recorder.change(|trace| {
                     trace.sandbox_error.get_or_insert_with(|| error.to_string());

@@ -90,7 +90,7 @@ async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Re
             ("Hello", _) => bus.reply(&header, &":1.7").await?,
             ("GetUnit", Behavior::Disconnects) => return bus.close().await,
             ("GetUnit", Behavior::NotLoaded) => bus.reply_error(&header, NO_SUCH_UNIT, &"no").await?,
-            ("LoadUnit", _) => bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?,
+            ("GetUnit" | "LoadUnit", _) => bus.reply(&header, &ObjectPath::try_from(UNIT)?).await?,
             ("Get", Behavior::NotLoaded) => bus.reply(&header, &Value::from("not-found")).await?,
             ("GetAll", Behavior::NotLoaded) => {
                 bus.reply(&header, &HashMap::from([("LoadState", Value::from("not-found"))]))

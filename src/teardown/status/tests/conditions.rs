@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::fixture::*;
 use crate::{
-    node::cri::types::{ContainerState, Sandbox, SandboxState},
+    node::cri::types::{ContainerState, Sandbox},
     teardown::status::StatusStage,
 };
 
@@ -169,7 +169,7 @@ fn initialized_follows_the_init_containers_and_never_goes_back() {
 #[test]
 fn pod_is_ready_to_start_containers_only_with_one_ready_sandbox_and_an_address() {
     let stopped = || Sandbox {
-        state: SandboxState::NotReady,
+        is_ready: false,
         ..mk_sandbox()
     };
     let without_address = || Sandbox {

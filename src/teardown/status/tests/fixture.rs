@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     model::termination::Eviction,
-    node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox, SandboxState},
+    node::cri::types::{Container, ContainerState as RuntimeState, RuntimePod, Sandbox},
     teardown::status::{Messages, StatusInput, StatusStage, generate},
 };
 pub(super) const UID: &str = "11111111-2222-3333-4444-555555555555";
@@ -267,7 +267,7 @@ pub(super) fn mk_sandbox() -> Sandbox {
     Sandbox {
         id: "sandbox-0".into(),
         attempt: 0,
-        state: SandboxState::Ready,
+        is_ready: true,
         created_at: at(1),
         config_source: None,
         ips: vec!["10.0.0.7".into()],

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use super::fixture::*;
 use crate::{
     model::pod::PodObject,
-    node::cri::types::SandboxState,
     teardown::status::{StatusStage, patch as patch_with_raw},
 };
 
@@ -166,7 +165,7 @@ fn addresses_of_the_runtime_are_sent_only_if_the_api_has_none() {
     );
     case.pod.status.as_mut().unwrap().host_ip = Some("fd01::1".into());
     assert_eq!(ips(&case).1, ["fd00::7", "10.0.0.8"], "the node's family is first");
-    case.observed.sandboxes[0].state = SandboxState::NotReady;
+    case.observed.sandboxes[0].is_ready = false;
     assert_eq!(ips(&case), (None, Vec::new()));
     case.pod = with_spec(case.pod, |spec| spec.host_network = Some(true));
     assert_eq!(ips(&case).0.as_deref(), Some("fd01::1"));

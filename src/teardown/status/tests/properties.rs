@@ -8,7 +8,7 @@ use proptest::{collection::vec, option::of, prelude::*, sample::select};
 use super::fixture::*;
 use crate::{
     model::pod::container_statuses,
-    node::cri::types::{Container, ContainerState as RuntimeState, SandboxState},
+    node::cri::types::{Container, ContainerState as RuntimeState},
     teardown::status::{StatusInput, StatusStage, containers::has_exited, generate, has_terminal_phase},
 };
 
@@ -107,7 +107,7 @@ fn case() -> impl Strategy<Value = (Case, StatusStage)> {
         let mut case = Case::new(pod, containers.into_iter().flatten());
         case.eviction = is_evicted.then(evicted);
         if !has_sandbox {
-            case.observed.sandboxes[0].state = SandboxState::NotReady;
+            case.observed.sandboxes[0].is_ready = false;
         }
         (case, stage)
     })

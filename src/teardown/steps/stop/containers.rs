@@ -25,7 +25,7 @@ use crate::{
     node::{
         checkpoint::{self, JOURNAL},
         cri::types::{Container, ContainerState, RuntimePod},
-        grpc::GrpcError,
+        grpc::{CallFailure, GrpcError},
     },
     teardown::{
         NOT_KILLED,
@@ -225,12 +225,20 @@ impl Stop<'_> {
             () = wait_for_deadline(self.deadline.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
-        if let Err(HookError::Blocked(blocked) | HookError::Runtime(GrpcError::Blocked { blocked, .. })) = result {
+        if let Err(
+            HookError::Blocked(blocked)
+            | HookError::Runtime(GrpcError {
+                failure: CallFailure::Blocked(blocked),
+                ..
+            }),
+        ) = result
+        {
             span.failed(&blocked);
             return Err(blocked_hook(blocked));
         }
         // A hook is interrupted, not finished, if the runtime could not be called or became unreachable.
-        let interrupted = matches!(result, Err(HookError::Runtime(GrpcError::Unreachable { .. })));
+        let is_interrupted = |error: &GrpcError| matches!(error.failure, CallFailure::Unreachable(..));
+        let interrupted = matches!(&result, Err(HookError::Runtime(error)) if is_interrupted(error));
         if !interrupted {
             record(container, "hook ended", journal.hook_ended(uid, &container.id)).await;
         }

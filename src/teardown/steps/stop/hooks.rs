@@ -84,8 +84,7 @@ pub async fn run(
     match hook {
         Hook::Exec(command) => {
             let left = deadline.saturating_duration_since(Instant::now());
-            let outcome = node.cri.exec_sync(container_id, command.clone(), left).await?;
-            match outcome.exit_code {
+            match node.cri.exec_sync(container_id, command.clone(), left).await? {
                 0 => Ok(()),
                 code => Err(HookError::ExitCode(code)),
             }

@@ -3,6 +3,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::super::{exits, survivors, volumes};
 use crate::{
     model::{
@@ -62,7 +64,9 @@ async fn unmount_if_no_process_is_left(attempt: &mut Attempt<'_>) -> Result<bool
 /// Only the network of the pod may be left.
 fn check_approved(attempt: &Attempt<'_>, mut failures: Vec<Failure>) -> Result<(), Vec<Failure>> {
     let (context, pod) = (&attempt.worker.context, &attempt.view().pod);
-    let since = attempt.worker.runtime_state.network_failed_since();
+    let mut checks = attempt.worker.runtime_state.lock();
+    let since = *checks.network_failed_since.get_or_insert_with(Instant::now);
+    drop(checks);
     let sandboxes = attempt.stopped.pod.sandboxes.iter();
     let sandboxes = sandboxes.map(|sandbox| format!("sandbox {}", sandbox.id));
     let mismatch = Mismatch::new(MismatchKind::NetworkNotRemoved, sandboxes);

@@ -11,7 +11,7 @@ use super::{
 use crate::node::{
     dirs::Dir,
     fault::{Cause, Fault},
-    grpc::GrpcError,
+    grpc::{CallFailure, GrpcError},
     holders::{Holders, holders},
     mounts::MountTable,
     plugins::DriverUnavailable,
@@ -179,15 +179,16 @@ pub async fn table(storage: &Arc<Storage>) -> Result<Arc<MountTable>, Vec<Fault>
 
 /// The driver's error as a fault, with the holders of the mount if it is busy.
 async fn by_driver(storage: &Arc<Storage>, verb: &'static str, path: &Path, error: GrpcError) -> Vec<Fault> {
-    let is_busy = matches!(&error, GrpcError::Failed { code, message, .. }
+    let is_busy = matches!(&error.failure, CallFailure::Failed { code, message }
         if *code == Code::FailedPrecondition || message.to_ascii_lowercase().contains("busy"));
-    let (cause, holders) = match error {
-        GrpcError::Blocked { blocked, .. } => (Cause::Blocked(blocked), None),
-        other if is_busy => match holders_of(storage, path).await {
-            Some(holders) => (Cause::Message(format!("{other}; {holders}")), Some(holders)),
-            None => (Cause::Message(other.to_string()), None),
+    let text = error.to_string();
+    let (cause, holders) = match error.failure {
+        CallFailure::Blocked(blocked) => (Cause::Blocked(blocked), None),
+        _ if is_busy => match holders_of(storage, path).await {
+            Some(holders) => (Cause::Message(format!("{text}; {holders}")), Some(holders)),
+            None => (Cause::Message(text), None),
         },
-        other => (Cause::Message(other.to_string()), None),
+        _ => (Cause::Message(text), None),
     };
     vec![Fault::new(verb, path, cause).held_by(holders.iter().flat_map(Holders::pids))]
 }
