@@ -3,6 +3,7 @@
 use std::{path::Path, sync::Arc, time::Duration};
 
 use futures::FutureExt as _;
+use k8s_cri::v1::VersionResponse;
 use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
@@ -14,12 +15,7 @@ use crate::{
     handover::{cluster::proof, monitor::KubeletMonitor},
     model::{problem::Problem, problems},
     node::{
-        cgroups::Cgroups,
-        cri::Cri,
-        host::PROC,
-        kubelet_unit::on_this_node,
-        mount_namespace, runtime,
-        systemd::Systemd,
+        cgroups::Cgroups, cri::Cri, host::PROC, kubelet_unit::on_this_node, mount_namespace, runtime, systemd::Systemd,
         threads::Threads,
     },
     tasks::{finish_or_abort, run_with_restarts, spawn},
