@@ -8,9 +8,13 @@ use std::{
 };
 
 use futures::FutureExt as _;
+use k8s_cri::v1::VersionResponse;
 use opentelemetry_otlp::SpanExporter;
-use tokio::sync::{mpsc, watch};
-use tokio_util::task::AbortOnDropHandle;
+use tokio::{
+    sync::{mpsc, watch},
+    time::timeout,
+};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
     api::ApiClient,
@@ -29,7 +33,8 @@ use crate::{
         problems,
     },
     node::{
-        cri::CallDurations,
+        cgroups::Cgroups,
+        cri::{CallDurations, Cri},
         effects::Effects,
         host::{Host, PROC},
         identity::Identity,
@@ -42,19 +47,21 @@ use crate::{
     ops::{admin::PodsAdmin, service},
     otlp,
     outside::Outside,
-    tasks::{run_with_restarts, spawn},
+    tasks::{finish_or_abort, run_with_restarts, spawn},
     watch::PodSource,
     workers::{PodWorkers, Request, WorkersHandle},
 };
 
 mod parts;
 
-use parts::{LocalRuntime, Tasks};
-
 /// Maximum number of pod changes that wait for the workers.
 const MAX_CHANGES: usize = 64;
 /// How long a handover is valid without a kubelet, with `--mode always`.
 const DEFAULT_HANDOVER_VALIDITY: Duration = Duration::from_secs(45);
+/// Maximum time to send the last events when the agent stops.
+const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time to send the last traces when the agent stops.
+const TRACE_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The teardown of this node's pods, before it runs.
 pub struct PodAgent {
@@ -70,6 +77,29 @@ pub struct PodAgent {
     requests: mpsc::Receiver<Request>,
     /// The search for kubelets, and the end of pauses.
     tasks: Vec<AbortOnDropHandle<()>>,
+}
+
+/// The container runtime of this node, and its cgroups.
+struct LocalRuntime {
+    cri: Cri,
+    version: VersionResponse,
+    cgroups: Cgroups,
+}
+
+/// The tasks of a running agent.
+struct Tasks {
+    /// The watch of the pods. The workers exit when it does.
+    source: AbortOnDropHandle<()>,
+    /// `None` if the agent only observes.
+    housekeeping: Option<AbortOnDropHandle<()>>,
+    event_sender: AbortOnDropHandle<()>,
+    /// The workers of the pods, or the observer.
+    workers: AbortOnDropHandle<()>,
+    /// Tasks that end at any moment.
+    background: Vec<AbortOnDropHandle<()>>,
+    /// Reports the role in the cluster until the token is cancelled.
+    reporter: Option<(CancellationToken, AbortOnDropHandle<()>)>,
+    trace_sender: Option<AbortOnDropHandle<()>>,
 }
 
 // === impl PodAgent ===
@@ -312,4 +342,33 @@ fn open_journal(state_dir: &Path, machine: &Identity, outside: &Outside) -> Resu
         return Ok(Journal::open_simulated(disk.clone(), outside.blocking, machine));
     }
     Journal::open(state_dir, machine).map_err(|error| problems::journal(state_dir, &error, error.is_in_use()))
+}
+
+// === impl Tasks ===
+
+impl Tasks {
+    /// Stops all tasks; pods in progress have `shutdown_timeout`.
+    pub async fn stop(mut self, shutdown_timeout: Duration) {
+        self.source.abort();
+        drop(self.housekeeping);
+        if !self.workers.is_finished() {
+            let exit = timeout(shutdown_timeout + Duration::from_secs(1), &mut self.workers);
+            if exit.await.is_err() {
+                tracing::error!("Pod workers do not exit");
+            }
+        }
+        drop(self.background);
+        // Events are best effort, and so is the Node's condition.
+        let report_stop = async {
+            if let Some((stop, reporter)) = self.reporter {
+                stop.cancel();
+                reporter.await.ok();
+            }
+        };
+        tokio::join!(report_stop, finish_or_abort(self.event_sender, EVENT_FLUSH_TIMEOUT));
+        // So are traces. The workers have dropped the exporter.
+        if let Some(sender) = self.trace_sender {
+            finish_or_abort(sender, TRACE_FLUSH_TIMEOUT).await;
+        }
+    }
 }

@@ -162,23 +162,23 @@ impl LeaderElection {
     }
 
     fn update_role(&self) {
-        let conditions = self.conditions.borrow();
-        let View { identity, mode, .. } = &conditions.view;
-        self.role.send_if_modified(|role| {
-            match conditions.check(Instant::now()) {
+        let is_changed = self.role.send_if_modified(|role| {
+            let now = match self.conditions.borrow().check(Instant::now()) {
                 Ok(_) if role.is_ok() => return false,
-                Ok(_) => {
-                    tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
-                    *role = Ok(Timestamp::now());
-                }
+                Ok(_) => Ok(Timestamp::now()),
                 Err(why) if role.as_ref().is_err_and(|known| known == why) => return false,
-                Err(why) => {
-                    tracing::info!(why, "Collector is on standby");
-                    *role = Err(why.to_owned());
-                }
-            }
+                Err(why) => Err(why.to_owned()),
+            };
+            *role = now;
             true
         });
+        if is_changed {
+            let View { identity, mode, .. } = self.view();
+            match self.role.borrow().clone() {
+                Ok(_) => tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active"),
+                Err(why) => tracing::info!(why, "Collector is on standby"),
+            }
+        }
     }
 }
 

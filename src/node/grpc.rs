@@ -1,6 +1,6 @@
 //! Errors of gRPC calls on this node: to the container runtime or a driver.
 
-use std::{error::Error, fmt, path::Path, time::Duration};
+use std::{error::Error, fmt, time::Duration};
 
 use http::Uri;
 use tonic::{
@@ -79,8 +79,8 @@ fn remedy(message: &str) -> &'static str {
 }
 
 /// The server on this socket. The authority is sent but ignored. Servers written in Go would refuse a path here.
-pub(super) fn endpoint(socket: &Path) -> Result<Endpoint, transport::Error> {
-    let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display()))?;
+pub(super) fn endpoint(socket: &str) -> Result<Endpoint, transport::Error> {
+    let endpoint = Endpoint::from_shared(format!("unix://{socket}"))?;
     Ok(endpoint.origin(Uri::from_static("http://localhost")))
 }
 

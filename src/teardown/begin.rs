@@ -100,11 +100,12 @@ impl Termination {
     /// Runs a worker for the pod until it has a result, such as that the agent stops. A worker that panics is restarted.
     pub fn run(&self) -> impl Future<Output = WorkerResult> + Send + use<> {
         let pod = self.recorder.pod();
-        let span = tracing::info_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
+        let span =
+            tracing::error_span!("pod", pod.uid = %pod.uid, pod.namespace = %pod.namespace, pod.name = %pod.name);
         let termination = self.clone();
         let run = async move {
             loop {
-                let worker = worker::run(termination.worker());
+                let worker = async { worker::run(termination.worker()).await };
                 match AssertUnwindSafe(worker).catch_unwind().await {
                     Ok(result) => return result,
                     Err(_) => termination.context.events.count(Counted::WorkerPanicked),

@@ -286,8 +286,10 @@ impl PodWorkers {
     }
 
     fn worker_finished(&mut self, result: Result<(PodUid, WorkerResult), JoinError>) {
-        // No worker is aborted, and a panic is not a result.
-        let Ok((uid, outcome)) = result else { return };
+        let (uid, outcome) = match result {
+            Ok(ended) => ended,
+            Err(error) => return tracing::error!(%error, "A worker has no result"),
+        };
         let Some(PodState::Terminating(pod)) = self.pods.get_mut(&uid) else {
             return;
         };

@@ -12,7 +12,6 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use pod_teardown::node::effects::Effects;
-use pod_teardown::node::plugins::dra::Service;
 use pod_teardown::node::plugins::{ClaimRef, Csi, Dra, Kind, Registered, Registry};
 use tokio::net::UnixListener;
 
@@ -93,7 +92,7 @@ async fn requests_and_answers_are_byte_for_byte_those_of_a_kubelet() {
     assert_eq!(csi.supports_staging().await, Ok(true));
     assert_eq!(csi.unpublish("vol", Path::new("/t"), &effects).await, Ok(()));
     assert_eq!(csi.unstage("vol", Path::new("/s"), &effects).await, Ok(()));
-    for service in [Service::V1, Service::V1beta1] {
+    for service in ["v1.DRAPlugin", "v1beta1.DRAPlugin"] {
         let plugin = Dra::new("d", &path, service);
         let answer = plugin.unprepare(std::slice::from_ref(&claim), &effects).await.unwrap();
         assert_eq!(answer.claims["u"], Err("no".to_owned()));

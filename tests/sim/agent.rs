@@ -99,7 +99,7 @@ impl Machine {
             pod_logs_dir: self.node.join("logs"),
             healthz: None,
             only_observes: false,
-            takeover: None,
+            take_over_after: None,
         }
     }
 

@@ -1,13 +1,11 @@
-//! The parts of the agent, each built from its settings, its tasks, and their end.
+//! The parts of the agent, each built from its settings.
 
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc};
 
 use futures::FutureExt as _;
-use k8s_cri::v1::VersionResponse;
-use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{PodAgent, send_events};
+use super::{LocalRuntime, PodAgent, send_events};
 use crate::{
     agent::{cluster::NodeCluster, node_condition::NodeConditionReporter},
     api::ApiClient,
@@ -18,7 +16,7 @@ use crate::{
         cgroups::Cgroups, cri::Cri, host::PROC, kubelet_unit::on_this_node, mount_namespace, runtime, systemd::Systemd,
         threads::Threads,
     },
-    tasks::{finish_or_abort, run_with_restarts, spawn},
+    tasks::{run_with_restarts, spawn},
     teardown::{
         boundary::Terminating,
         context::{Context, LocalNode},
@@ -29,33 +27,6 @@ use crate::{
 
 /// Concurrent reads of the node for all workers.
 const READS: usize = 8;
-/// Maximum time to send the last events when the agent stops.
-const EVENT_FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
-/// Maximum time to send the last traces when the agent stops.
-const TRACE_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// The container runtime of this node, and its cgroups.
-pub(super) struct LocalRuntime {
-    pub cri: Cri,
-    pub version: VersionResponse,
-    pub cgroups: Cgroups,
-}
-
-/// The tasks of a running agent.
-pub(super) struct Tasks {
-    /// The watch of the pods. The workers exit when it does.
-    pub source: AbortOnDropHandle<()>,
-    /// `None` if the agent only observes.
-    pub housekeeping: Option<AbortOnDropHandle<()>>,
-    pub event_sender: AbortOnDropHandle<()>,
-    /// The workers of the pods, or the observer.
-    pub workers: AbortOnDropHandle<()>,
-    /// Tasks that end at any moment.
-    pub background: Vec<AbortOnDropHandle<()>>,
-    /// Reports the role in the cluster until the token is cancelled.
-    pub reporter: Option<(CancellationToken, AbortOnDropHandle<()>)>,
-    pub trace_sender: Option<AbortOnDropHandle<()>>,
-}
 
 impl PodAgent {
     /// Waits until the runtime answers, and finds the cgroups.
@@ -186,35 +157,6 @@ impl PodAgent {
             limits: Arc::new(Limits::new(host.processors)),
             driver_hold: settings.driver_hold,
             stopping: CancellationToken::new(),
-        }
-    }
-}
-
-// === impl Tasks ===
-
-impl Tasks {
-    /// Stops all tasks; pods in progress have `shutdown_timeout`.
-    pub async fn stop(mut self, shutdown_timeout: Duration) {
-        self.source.abort();
-        drop(self.housekeeping);
-        if !self.workers.is_finished() {
-            let exit = timeout(shutdown_timeout + Duration::from_secs(1), &mut self.workers);
-            if exit.await.is_err() {
-                tracing::error!("Pod workers do not exit");
-            }
-        }
-        drop(self.background);
-        // Events are best effort, and so is the Node's condition.
-        let report_stop = async {
-            if let Some((stop, reporter)) = self.reporter {
-                stop.cancel();
-                reporter.await.ok();
-            }
-        };
-        tokio::join!(report_stop, finish_or_abort(self.event_sender, EVENT_FLUSH_TIMEOUT));
-        // So are traces. The workers have dropped the exporter.
-        if let Some(sender) = self.trace_sender {
-            finish_or_abort(sender, TRACE_FLUSH_TIMEOUT).await;
         }
     }
 }

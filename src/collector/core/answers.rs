@@ -49,8 +49,11 @@ impl Core {
                 self.queue.done(item, now);
             }
             Outcome::Absent => {
-                self.contested.remove(&target.id);
-                self.counts.owner_lookups += u64::from(matches!(request.action, Action::GetOwner));
+                if matches!(request.action, Action::GetOwner) {
+                    self.counts.owner_lookups += 1;
+                } else {
+                    self.contested.remove(&target.id);
+                }
                 self.set_absent(target);
                 self.queue.done(item, now);
             }

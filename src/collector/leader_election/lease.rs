@@ -87,6 +87,9 @@ impl Leases<'_> {
         let answer = with_timeout(TIMEOUT, verb, &path, sent).await?;
         // The client requests only the metadata.
         let PartialObjectMeta::<Lease> { metadata, .. } = read(verb, &path, &answer)?;
+        if metadata.resource_version.is_none() {
+            return Err(ApiError::unreadable(verb, &path, "it has no resourceVersion"));
+        }
         Ok(Lease { metadata, ..lease })
     }
 }

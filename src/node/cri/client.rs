@@ -66,7 +66,7 @@ impl Cri {
     /// A client that connects at its first call, and reconnects whenever the connection is lost. Must be called within a
     /// tokio runtime, which drives the connection.
     pub fn new(endpoint: &CriEndpoint, effects: Effects) -> Self {
-        let socket = grpc::endpoint(endpoint.path()).expect("the path of a CriEndpoint is a text");
+        let socket = grpc::endpoint(&endpoint.path).expect("a socket's path is not parsed");
         let channel = socket.connect_lazy();
         let service = BoxCloneSyncService::new(channel.map_err(|error| CriServiceError(error.into())));
         Self {

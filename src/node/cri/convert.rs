@@ -131,7 +131,11 @@ pub(super) fn pod_ips(answer: v1::PodSandboxStatusResponse) -> Vec<String> {
 
 /// Whether the command exceeded its timeout, as CRI-O reports it (`server/container_execsync.go`).
 pub(super) fn has_timed_out(answer: &v1::ExecSyncResponse) -> bool {
-    let says = |output: &[u8]| String::from_utf8_lossy(output).contains("timed out");
+    // At its end.
+    let says = |output: &[u8]| {
+        let end = &output[output.len().saturating_sub(4096)..];
+        String::from_utf8_lossy(end).contains("timed out")
+    };
     answer.exit_code == NO_EXIT_CODE && (says(&answer.stderr) || says(&answer.stdout))
 }
 

@@ -1,10 +1,6 @@
 //! Address of the container runtime.
 
-use std::{
-    fmt,
-    path::{Path, PathBuf},
-    str::FromStr,
-};
+use std::{fmt, path::Path, str::FromStr};
 
 /// The kernel's limit of a unix socket's path, including the final NUL.
 const MAX_SOCKET_PATH: usize = 108;
@@ -12,7 +8,7 @@ const MAX_SOCKET_PATH: usize = 108;
 /// Address of a container runtime: the absolute path of a unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CriEndpoint {
-    path: PathBuf,
+    pub(super) path: String,
 }
 
 /// A text that is not a valid [`CriEndpoint`], and why.
@@ -25,7 +21,7 @@ pub struct EndpointError(String, &'static str);
 impl CriEndpoint {
     /// The socket's path.
     pub fn path(&self) -> &Path {
-        &self.path
+        Path::new(&self.path)
     }
 }
 
@@ -47,7 +43,7 @@ impl FromStr for CriEndpoint {
 
 impl fmt::Display for CriEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unix://{}", self.path.display())
+        write!(f, "unix://{}", self.path)
     }
 }
 

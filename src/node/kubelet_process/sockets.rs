@@ -139,10 +139,12 @@ fn each_line(path: &Path, mut is_last: impl FnMut(&[u8]) -> bool) -> io::Result<
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
         file => file?,
     };
-    for line in BufReader::new(file).split(b'\n') {
-        if is_last(&line?) {
+    let (mut file, mut line) = (BufReader::new(file), Vec::new());
+    while file.read_until(b'\n', &mut line)? > 0 {
+        if is_last(line.strip_suffix(b"\n").unwrap_or(&line)) {
             return Ok(true);
         }
+        line.clear();
     }
     Ok(false)
 }

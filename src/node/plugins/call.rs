@@ -39,6 +39,7 @@ impl CallRequest<'_> {
             let allowed = effects.allow(call.name, &call.target);
             allowed.map_err(blocked)?;
         }
+        let socket = socket.to_str().ok_or_else(|| failed(CallFailure::PathNotUtf8))?;
         // The future is boxed: it takes kilobytes, which every caller would otherwise reserve all the time.
         let whole = Box::pin(async {
             let channel = async { grpc::endpoint(socket)?.connect().await }.await;

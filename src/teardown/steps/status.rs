@@ -74,7 +74,8 @@ pub async fn send_prestop(attempt: &Attempt<'_>) -> Result<(), Vec<Failure>> {
         return Ok(());
     };
     let (worker, observed) = (attempt.worker, &attempt.observed.pod);
-    let wanted = wanted(worker, object, observed, StatusStage::Terminating).await?;
+    // Boxed, since all workers wait in this step.
+    let wanted = Box::pin(wanted(worker, object, observed, StatusStage::Terminating)).await?;
     let Some(patch) = patch_of(object, &view, &wanted) else {
         return Ok(());
     };
