@@ -140,7 +140,7 @@ impl KubeletMonitor {
                         read_from = Instant::now();
                     }
                 }
-                Some(read) = reading.next(), if !reading.is_empty() => unit = unit_after(unit.take(), read),
+                Some(read) = reading.next(), if !reading.is_empty() => unit = unit_after(unit.as_ref(), read),
             }
             let (probe, probed_during) = self.guard.kubelet.take_probes();
             let was_down = matches!(probes.process.result, Probe::Down(_));
@@ -331,10 +331,10 @@ impl KubeletMonitor {
 }
 
 /// The state of the unit by this read. A change is logged.
-fn unit_after(before: Option<KubeletUnit>, read: Option<KubeletUnit>) -> Option<KubeletUnit> {
-    let unit = read.map(|unit| unit.after(before.as_ref()));
-    let summary = |unit: &Option<KubeletUnit>| unit.as_ref().map(KubeletUnit::summary);
-    if let Some(summary) = summary(&unit).filter(|it| summary(&before).as_ref() != Some(it)) {
+fn unit_after(before: Option<&KubeletUnit>, read: Option<KubeletUnit>) -> Option<KubeletUnit> {
+    let unit = read.map(|unit| unit.after(before));
+    let summary = unit.as_ref().map(KubeletUnit::summary);
+    if summary.is_some() && summary != before.map(KubeletUnit::summary) {
         tracing::warn!(
             unit = summary,
             "The kubelet does not work; this is the state of its unit"

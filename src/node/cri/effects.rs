@@ -72,7 +72,10 @@ impl Cri {
             Ok(Some(Ok(answer))) => Ok(answer.exit_code),
             // containerd's answer if the command exceeded its timeout.
             Ok(Some(Err(error))) => match error.failure {
-                CallFailure::Failed { code, .. } if code == Code::DeadlineExceeded => failed(expired),
+                CallFailure::Failed {
+                    code: Code::DeadlineExceeded,
+                    ..
+                } => failed(expired),
                 _ => Err(error),
             },
             Ok(None) => failed(CallFailure::Unreachable("runtime", "the agent is stopping".to_owned())),
