@@ -34,6 +34,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// Why a termination is not compared.
 pub(super) const BEGAN_BEFORE: &str = "the termination had begun before the agent saw it";
 pub(super) const LAST_UNSEEN: &str = "the watch was down when the object was deleted: its last status was not seen";
+const STILL_RUNNING: &str = "the kubelet has not shown how its containers ended";
 const TOO_LARGE: &str = "the object is too large to be kept";
 
 /// A pod whose termination is observed.
@@ -247,6 +248,10 @@ impl ObservedPod {
             let last = self.last.as_ref().and_then(|last| last.pod.status.as_ref());
             let shown = self.before.as_ref().and_then(|before| before.pod.status.as_ref());
             unseen = unseen.or_else(|| self.seen.unseen_exit(shown));
+            // Without a graceful deletion, the API server may delete a terminal pod before the kubelet shows what it has stopped.
+            if self.deleted_at.is_none() && self.shows_running() {
+                unseen.get_or_insert_with(|| STILL_RUNNING.to_owned());
+            }
             match (&self.before, last) {
                 (Some(before), Some(kubelet)) if unseen.is_none() => {
                     let agent = self.expected_status(before, kubelet, runtime_name, now);

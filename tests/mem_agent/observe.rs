@@ -163,6 +163,21 @@ async fn terminal_pod_is_compared_by_the_status_that_follows_the_exit_of_its_con
     assert_eq!(code, None, "{found:?}");
 }
 
+/// The API server deletes a terminal pod at once.
+#[tokio::test(start_paused = true)]
+async fn terminal_pod_that_is_deleted_before_its_last_status_is_unknown() {
+    let node = observing(&["web"]).await;
+    let started = json!({ "startedAt": "2026-01-01T00:00:00Z" });
+    kubelet_reports(&node, "web", json!({ "running": started })).await;
+    container_exits(&node, 3).await;
+    sleep(secs(1)).await;
+    kubelet_cleans_up(&node, "web", false);
+    node.delete("web", Some(0)).await;
+    let found = observation(&node, "web").await;
+    assert_eq!(found.verdict, Verdict::Unknown, "{found:?}");
+    assert!(found.reason.is_some_and(|why| why.contains("how its containers ended")));
+}
+
 #[tokio::test(start_paused = true)]
 async fn deleted_pod_that_a_finalizer_keeps_is_not_counted_as_undeleted() {
     let node = observing(&["web"]).await;
