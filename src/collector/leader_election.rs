@@ -162,23 +162,24 @@ impl LeaderElection {
     }
 
     fn update_role(&self) {
-        let is_changed = self.role.send_if_modified(|role| {
-            let now = match self.conditions.borrow().check(Instant::now()) {
-                Ok(_) if role.is_ok() => return false,
-                Ok(_) => Ok(Timestamp::now()),
-                Err(why) if role.as_ref().is_err_and(|known| known == why) => return false,
-                Err(why) => Err(why.to_owned()),
-            };
-            *role = now;
-            true
-        });
-        if is_changed {
-            let View { identity, mode, .. } = self.view();
-            match self.role.borrow().clone() {
-                Ok(_) => tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active"),
-                Err(why) => tracing::info!(why, "Collector is on standby"),
-            }
+        let checked = self
+            .conditions
+            .borrow()
+            .check(Instant::now())
+            .map(drop)
+            .map_err(str::to_owned);
+        let is_known = self.role.borrow().as_ref().map(drop) == checked.as_ref().map(drop);
+        if is_known {
+            return;
         }
+        match &checked {
+            Ok(()) => {
+                let View { identity, mode, .. } = self.view();
+                tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
+            }
+            Err(why) => tracing::info!(why, "Collector is on standby"),
+        }
+        self.role.send_modify(|role| *role = checked.map(|()| Timestamp::now()));
     }
 }
 

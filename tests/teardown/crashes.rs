@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use jiff::SignedDuration;
+use testbed::wait::until_ok;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
@@ -23,7 +24,7 @@ pub async fn deadline_stays_when_the_agent_is_killed_during_the_wait(scene: &mut
     sleep_until(start + Duration::from_secs(10)).await;
     scene.crash_agent().await?;
     scene.start_agent().await?;
-    let (after, resumed) = grace_end(&scene.ask(&timeline).await?)?;
+    let (after, resumed) = until_ok(PATIENCE, async || grace_end(&scene.ask(&timeline).await?)).await?;
     let latest = resumed.context("the termination is resumed")?.max(before);
     ensure!(after <= latest + SignedDuration::from_secs(1), "{before}, then {after}");
     scene.gone(&pod).await?;

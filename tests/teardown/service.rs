@@ -9,14 +9,14 @@ use anyhow::{Context, Result, ensure};
 use futures::TryFutureExt as _;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use testbed::{apiserver::MemApiServer, claims::Claim};
+use testbed::{apiserver::MemApiServer, claims::Claim, wait::until_ok};
 use tokio::time::{Instant, sleep};
 
 use self::installed::{Installed, until};
 use crate::cases::{
     Scene, Shared, claims,
     pods::{POLITE, STUBBORN, container, exec, hooked, pod, simple},
-    scene::grace_end,
+    scene::{PATIENCE, grace_end},
 };
 
 const SECOND: SignedDuration = SignedDuration::from_secs(1);
@@ -479,10 +479,9 @@ async fn upgrade_reruns_no_hook_and_keeps_all_deadlines(scene: &mut Scene) -> Re
         "{:?}",
         scene.logged("hooked")
     );
-    let is_known = || Ok(end_of_grace_period(&service, scene, "stubborn").is_ok());
-    until("the new version resumes the termination", is_known).await?;
-    let (end_now, resumed) = end_of_grace_period(&service, scene, "stubborn")?;
-    ensure!(resumed.is_some(), "{resumed:?}");
+    let resumes = async || end_of_grace_period(&service, scene, "stubborn");
+    let (end_now, resumed) = until_ok(PATIENCE, resumes).await?;
+    ensure!(resumed.is_some(), "the new version resumes the termination");
     ensure!(
         (end_now - SECOND..=end_now + SECOND).contains(&grace_end),
         "{grace_end}, then {end_now}"
