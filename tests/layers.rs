@@ -16,11 +16,12 @@ use syn::{
 };
 
 /// From the lowest to the highest. A module may use those before it.
-const LAYERS: [&str; 30] = [
+const LAYERS: [&str; 31] = [
     // Tools that know nothing of pods.
     "clock",
     "histogram",
     "words",
+    "unknown",
     "memory",
     "tasks",
     "trace_context",
