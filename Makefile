@@ -27,9 +27,11 @@ TARGET_DIR := $(or $(CARGO_TARGET_DIR),target)
 # One set of features and one profile for all tests and the demo: everything is compiled once.
 TESTED := --locked --workspace --features system-tests
 RUN_TESTS := scripts/cargo-test.sh $(TESTED)
-# By name: tests with `cluster` need a control plane; node_crash kills the agent at every step; node_traces needs containerd 2.
+# By name: tests with `cluster` need a control plane, those with `node` a node; node_crash kills the agent at every step;
+# node_traces needs containerd 2.
 PROGRAMS := $(basename $(notdir $(wildcard tests/*.rs tests/testbed/tests/*.rs))) $(foreach it,$(wildcard tests/*/main.rs tests/testbed/tests/*/main.rs),$(notdir $(patsubst %/main.rs,%,$(it))))
-WITHOUT_CLUSTER := $(filter-out node_crash node_traces,$(foreach it,$(PROGRAMS),$(if $(findstring cluster,$(it)),,$(it))))
+WITH_NODE := $(filter-out node_crash node_traces,$(filter node%,$(PROGRAMS)))
+IN_MEMORY := $(foreach it,$(PROGRAMS),$(if $(findstring cluster,$(it))$(filter node%,$(it)),,$(it)))
 # Tests that need systemd as PID 1: `make test-guest` starts such a guest.
 NOT_IN_GUEST := --skip guest::
 
@@ -118,10 +120,21 @@ bench-idle: need-root need-node build ## Measure the cost of a standby agent bes
 	$(TARGET_DIR)/debug/bench idle --agent $(TARGET_DIR)/release/pod-teardown --for $(IDLE)
 
 .PHONY: test
-test: need-root need-build need-node need-metrics need-packages ## Every test that needs no control plane, real pods on a private containerd included
-	$(CARGO) build $(TESTED) --examples
-	SIM_RUNS=1500 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(WITHOUT_CLUSTER)) -- $(NOT_IN_GUEST)
+test: need-root need-build need-node need-metrics need-packages tests-built ## Every test that needs no control plane, real pods on a private containerd included
+	scripts/side-by-side.sh test-memory test-node
+
+.PHONY: tests-built
+tests-built: need-build
+	$(CARGO) test $(TESTED) --no-run
+
+.PHONY: test-memory
+test-memory: need-build need-metrics ## The part of `make test` in memory
+	SIM_RUNS=1500 $(RUN_TESTS) --lib --bins $(addprefix --test ,$(IN_MEMORY))
 	RUNTIME_MANNERS=cri-o $(RUN_TESTS) --test mem_agent -- $(OF_MANNERS)
+
+.PHONY: test-node
+test-node: need-root need-build need-node need-packages ## The part of `make test` with real pods
+	$(RUN_TESTS) $(addprefix --test ,$(WITH_NODE)) -- $(NOT_IN_GUEST)
 	$(RUN_TESTS) --test node_crash -- --nocapture
 
 .PHONY: crash-matrix
@@ -143,9 +156,10 @@ built-for-cluster:
 	tests/testbed/control-plane/build.sh kubelet
 	tests/testbed/go-program.sh crictl
 
-built-once: need-guest need-kind built-for-cluster deb image ## Build what other targets build once: Go programs, the guest, the kind node image; and the packages
-	tests/testbed/guest/build.sh
-	tests/testbed/kind/build.sh
+built-once: need-guest need-kind ## Build what other targets build once: Go programs, the guest, the kind node image
+	nice $(MAKE) --no-print-directory built-for-cluster
+	nice tests/testbed/guest/build.sh
+	nice tests/testbed/kind/build.sh
 
 # Tests of features that releases before 1.34 lack, see docs/reference/versions.md.
 OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip csi::volume_may_be_attached)
@@ -171,9 +185,9 @@ test-guest: need-root need-build need-guest need-deb ## Files, mounts, cgroups, 
 	tests/testbed/guest/test.sh
 
 .PHONY: test-kind
-test-kind: need-root need-kind deb image ## The package and the installing DaemonSet on a kind cluster whose worker loses its kubelet (KIND_NODE_IMAGE=..., else built once: Debian and Go, 7 minutes)
-	tests/testbed/kind/cluster.sh tests/kind/claims.sh "$$(ls -t $(TARGET_DIR)/dist/pod-teardown_*.deb | sed -n 1p)" \
-		"$$(ls -t $(TARGET_DIR)/dist/pod-teardown-installer-*.tar | sed -n 1p)"
+test-kind: need-root need-build need-kind need-deb need-image ## The package and the installing DaemonSet on a kind cluster whose worker loses its kubelet (KIND_NODE_IMAGE=..., else built once: Debian and Go, 7 minutes)
+	$(CARGO) build $(TESTED) --bins --examples
+	tests/kind/test.sh $(TARGET_DIR)/debug/pod-teardown
 
 .PHONY: lint
 lint: need-build ## Formatting, clippy and the shell scripts

@@ -23,15 +23,15 @@ package_installs_and_its_service_only_observes_until_its_mode_is_set() {
     for node in $control $worker; do
         docker exec -i "$node" cp /dev/stdin /root/pod-teardown.deb <"$package"
         show docker exec "$node" dpkg -i /root/pod-teardown.deb
-        wait_until 30 "the service of $node is active" docker exec "$node" systemctl is-active pod-teardown
+        wait_until "the service of $node is active" docker exec "$node" systemctl is-active pod-teardown
     done
-    wait_until 30 "the agent observes" role observing
+    wait_until "the agent observes" role observing
     show on_worker pod-teardown status
     for node in $control $worker; do
         show docker exec "$node" sh -c "$let_it_act"
     done
     show on_worker sh -c "$request_a_handover"
-    wait_until 30 "the agent is standby" role kubelet-alive
+    wait_until "the agent is standby" role kubelet-alive
     show on_worker pod-teardown status
 }
 
@@ -42,8 +42,8 @@ check_reports_no_problem_on_a_kind_node() {
 
 pods_deleted_while_the_kubelet_runs_are_left_to_it() {
     apply workload.yaml KIND=Deployment NAME=early
-    kubectl rollout status deployment/early --timeout=60s >/dev/null
-    show kubectl delete deployment early --cascade=foreground --timeout=60s
+    kubectl rollout status deployment/early $timeout >/dev/null
+    show kubectl delete deployment early --cascade=foreground $timeout
     status_has '"deleted": *0,' || fail "the agent has deleted a pod"
 }
 
@@ -57,14 +57,14 @@ two_pods_run_for_each_kind_and_policy() {
     apply ledger.yaml
     apply stubborn.yaml
     for policy in $policies; do
-        kubectl rollout status "deployment/web-$policy" --timeout=120s >/dev/null
-        kubectl rollout status "statefulset/db-$policy" --timeout=120s >/dev/null
+        kubectl rollout status "deployment/web-$policy" $timeout >/dev/null
+        kubectl rollout status "statefulset/db-$policy" $timeout >/dev/null
         record "web-$policy"
         record "db-$policy"
     done
-    kubectl rollout status statefulset/exile --timeout=60s >/dev/null
-    kubectl rollout status statefulset/ledger --timeout=60s >/dev/null
-    kubectl wait --for=condition=Ready pod/stubborn --timeout=60s >/dev/null
+    kubectl rollout status statefulset/exile $timeout >/dev/null
+    kubectl rollout status statefulset/ledger $timeout >/dev/null
+    kubectl wait --for=condition=Ready pod/stubborn $timeout >/dev/null
     record exile
     record ledger
     record stubborn
@@ -77,7 +77,7 @@ two_pods_run_for_each_kind_and_policy() {
 without_the_agent_a_lost_node_blocks_a_foreground_deletion() {
     on_worker systemctl stop pod-teardown
     show on_worker systemctl stop kubelet
-    wait_until 120 "the worker is not ready" ready "$worker" Unknown
+    wait_until "the worker is not ready" ready "$worker" Unknown
     show kubectl get nodes
     local kind
     for kind in deployment/web statefulset/db; do
@@ -91,7 +91,7 @@ without_the_agent_a_lost_node_blocks_a_foreground_deletion() {
 }
 
 without_the_agent_a_stateful_pod_stays_on_the_lost_node() {
-    wait_until 60 "ledger-0 is deleted" is_deleted pod/ledger-0
+    wait_until "ledger-0 is deleted" is_deleted pod/ledger-0
     stays 10 "there is no other ledger-0" same_pods ledger
     show kubectl get pods -l app=ledger -o wide
     still_run ledger || fail "ledger-0 was stopped"
@@ -102,16 +102,16 @@ without_the_agent_a_stateful_pod_stays_on_the_lost_node() {
 
 with_the_agent_the_foreground_deletion_finishes() {
     show on_worker systemctl start pod-teardown
-    wait_until 120 "the agent takes over" role active
+    wait_until "the agent takes over" role active
     show on_worker pod-teardown status
-    wait_until 60 "the Deployment is deleted" absent deployment/web-foreground
-    wait_until 60 "the StatefulSet is deleted" absent statefulset/db-foreground
+    wait_until "the Deployment is deleted" absent deployment/web-foreground
+    wait_until "the StatefulSet is deleted" absent statefulset/db-foreground
     show kubectl get deployment,replicaset,statefulset,pods -l 'app in (web-foreground, db-foreground)'
-    wait_until 30 "no leftover of the pods is on the worker" no_leftovers_of web-foreground db-foreground
+    wait_until "no leftover of the pods is on the worker" no_leftovers_of web-foreground db-foreground
 }
 
 stateful_pod_moves_after_the_old_one_is_torn_down() {
-    wait_until 60 "ledger-0 is ready on the other node" kubectl wait --for=condition=Ready pod/ledger-0 --timeout=1s
+    wait_until "ledger-0 is ready on the other node" kubectl wait --for=condition=Ready pod/ledger-0 --timeout=1s
     show kubectl get pods -l app=ledger -o wide
     [ "$(field pod/ledger-0 .spec.nodeName)" = "$control" ] || fail "ledger-0 is not on the other node"
     show docker exec "$control" cat /shared/ledger/ledger
@@ -123,14 +123,14 @@ stateful_pod_moves_after_the_old_one_is_torn_down() {
         echo "starts on $control"
     ) || fail "the ledger differs"
     show on_worker pod-teardown timeline default/ledger-0
-    wait_until 30 "no leftover of the old pod is on the worker" no_leftovers_of ledger
+    wait_until "no leftover of the old pod is on the worker" no_leftovers_of ledger
 }
 
 # === the kubelet runs again ===
 
 the_cluster_shows_the_role_of_the_agent_and_why_a_pod_waits() {
-    wait_until 60 "the condition is True" condition_is True KubeletDown
-    wait_until 60 "an event reports the takeover" has_node_event TeardownActive
+    wait_until "the condition is True" condition_is True KubeletDown
+    wait_until "an event reports the takeover" has_node_event TeardownActive
     show kubectl get events --field-selector "involvedObject.kind=Node,source=pod-teardown"
     show plugin nodes
     grep -E "^$worker +Unknown +active +KubeletDown " "$scratch/output" >/dev/null || fail "nodes does not show the role"
@@ -140,9 +140,9 @@ the_cluster_shows_the_role_of_the_agent_and_why_a_pod_waits() {
 
 returning_kubelet_keeps_pods_that_were_not_deleted() {
     show on_worker systemctl start kubelet
-    wait_until 60 "the worker is ready" ready "$worker" True
-    wait_until 30 "the agent is standby" role kubelet-alive
-    wait_until 60 "the condition is False" condition_is False KubeletAlive
+    wait_until "the worker is ready" ready "$worker" True
+    wait_until "the agent is standby" role kubelet-alive
+    wait_until "the condition is False" condition_is False KubeletAlive
     show kubectl get nodes
     show kubectl get pods -o wide
     local app
@@ -151,7 +151,7 @@ returning_kubelet_keeps_pods_that_were_not_deleted() {
         still_run "$app" || fail "the pods of $app do not run any more"
     done
     [[ "$(restarts)" =~ ^[0\ ]+$ ]] || fail "containers were restarted"
-    wait_until 30 "no leftover of the others is on the worker" no_leftovers_of {web,db}-foreground ledger
+    wait_until "no leftover of the others is on the worker" no_leftovers_of {web,db}-foreground ledger
 }
 
 # === without kubelet, the agent ran before ===
@@ -160,17 +160,17 @@ background_deletion_tears_down_pods_of_a_lost_node() {
     show on_worker systemctl stop kubelet
     local kind
     for kind in deployment/web statefulset/db; do
-        show kubectl delete "$kind-background" --cascade=background --timeout=60s
+        show kubectl delete "$kind-background" --cascade=background $timeout
     done
-    wait_until 120 "their pods are deleted" absent pods -l 'app in (web-background, db-background)'
+    wait_until "their pods are deleted" absent pods -l 'app in (web-background, db-background)'
     show kubectl get pods -l 'app in (web-background, db-background)'
     show on_worker pod-teardown status
-    wait_until 30 "no leftover of the pods is on the worker" no_leftovers_of {web,db}-background
+    wait_until "no leftover of the pods is on the worker" no_leftovers_of {web,db}-background
 }
 
 orphaned_pods_run_until_they_are_deleted() {
-    show kubectl delete deployment/web-orphan statefulset/db-orphan --cascade=orphan --timeout=60s
-    show kubectl delete replicaset -l app=web-orphan --cascade=orphan --timeout=60s
+    show kubectl delete deployment/web-orphan statefulset/db-orphan --cascade=orphan $timeout
+    show kubectl delete replicaset -l app=web-orphan --cascade=orphan $timeout
     local app
     for app in web-orphan db-orphan; do
         stays 5 "the pods of $app are the same" same_pods "$app"
@@ -178,28 +178,29 @@ orphaned_pods_run_until_they_are_deleted() {
     show kubectl get pods -l 'app in (web-orphan, db-orphan)' \
         -o custom-columns=NAME:.metadata.name,PHASE:.status.phase,OWNERS:.metadata.ownerReferences,DELETED:.metadata.deletionTimestamp
     still_run web-orphan db-orphan || fail "the pods do not run any more"
-    show kubectl delete pods -l 'app in (web-orphan, db-orphan)' --timeout=60s
-    wait_until 30 "no leftover of the pods is on the worker" no_leftovers_of {web,db}-orphan
+    show kubectl delete pods -l 'app in (web-orphan, db-orphan)' $timeout
+    wait_until "no leftover of the pods is on the worker" no_leftovers_of {web,db}-orphan
 }
 
 upgrade_and_crash_during_a_grace_period_move_no_deadline() {
     local data=$CLUSTER_SHARED/stubborn began left
     show kubectl delete pod stubborn --wait=false
-    wait_until 30 "its hook runs" test -s "$data/began"
+    wait_until "its hook runs" test -s "$data/began"
     # The old agent runs its 20 s shutdown, in which the hook ends; the new one continues.
     show on_worker dpkg -i /root/pod-teardown.deb
-    wait_until 30 "it gets SIGTERM" grep -q "gets SIGTERM" "$data/log"
+    wait_until "it gets SIGTERM" grep -q "gets SIGTERM" "$data/log"
     show on_worker systemctl kill --signal=KILL pod-teardown
-    wait_until 40 "the pod is deleted" absent pod/stubborn
+    wait_until "the pod is deleted" absent pod/stubborn
     show docker exec "$control" cat /shared/stubborn/log
     diff <(sed 's/^[0-9:]* //' "$data/log") <(printf '%s\n' "its hook begins" "its hook ends" "gets SIGTERM") ||
         fail "its log differs"
     began=$(<"$data/began")
     left=$((began + 40 - $(<"$data/alive")))
     echo "  it last ran $left s before its grace period expired"
-    ((left >= -2 && left <= 2)) || fail "its deadline has moved"
+    # A period that began again would end 20 s later.
+    ((left >= -10 && left <= 2)) || fail "its deadline has moved"
     show on_worker pod-teardown timeline default/stubborn
-    wait_until 30 "no leftover of it is on the worker" no_leftovers_of stubborn
+    wait_until "no leftover of it is on the worker" no_leftovers_of stubborn
 }
 
 pods_of_an_out_of_service_node_are_stopped_after_the_api_has_dropped_them() {
@@ -209,11 +210,11 @@ pods_of_an_out_of_service_node_are_stopped_after_the_api_has_dropped_them() {
     show kubectl delete statefulset exile --wait=false
     stays 5 "the pods exist" same_pods exile
     show kubectl taint nodes "$worker" "$taint=nodeshutdown:NoExecute"
-    wait_until 120 "the API server has dropped the pods" absent pods -l app=exile
+    wait_until "the API server has dropped the pods" absent pods -l app=exile
     show kubectl get pods -l app=exile
     still_run exile || fail "the pods were stopped"
     show on_worker systemctl start pod-teardown
-    wait_until 120 "no leftover of the pods is on the worker" no_leftovers_of exile
+    wait_until "no leftover of the pods is on the worker" no_leftovers_of exile
     show on_worker pod-teardown status
     show kubectl taint nodes "$worker" "$taint-"
 }
@@ -226,35 +227,35 @@ kubelet_that_fails_is_explained_on_the_node_and_in_the_cluster() {
         docker exec -i "$worker" cp /dev/stdin "$drop_in/99-fails.conf"
     on_worker systemctl daemon-reload
     show on_worker systemctl start kubelet
-    wait_until 60 "status has the kubelet's error" status_says "$error"
+    wait_until "status has the kubelet's error" status_says "$error"
     show on_worker pod-teardown status
-    wait_until 120 "the condition has the kubelet's error" condition_says "$error"
+    wait_until "the condition has the kubelet's error" condition_says "$error"
     on_worker rm "$drop_in/99-fails.conf"
     on_worker systemctl daemon-reload
     show on_worker systemctl stop kubelet
-    wait_until 60 "status says that the unit is not restarted any more" status_shows_unit_down
+    wait_until "status says that the unit is not restarted any more" status_shows_unit_down
 }
 
 # === the kubelet stays ===
 
 node_is_ready_and_clean_at_the_end() {
     show on_worker systemctl start kubelet
-    wait_until 60 "the worker is ready" ready "$worker" True
-    wait_until 30 "the agent is standby" role kubelet-alive
+    wait_until "the worker is ready" ready "$worker" True
+    wait_until "the agent is standby" role kubelet-alive
     show kubectl get nodes
     # A kubelet takes a minute to remove leftovers of its pods.
-    wait_until 120 "crictl shows only sandboxes of running pods" no_unknown_sandbox
+    wait_until "crictl shows only sandboxes of running pods" no_unknown_sandbox
     show on_worker crictl pods
-    wait_until 120 "ctr shows only containers of running pods" no_unknown_container
+    wait_until "ctr shows only containers of running pods" no_unknown_container
     show on_worker crictl ps -a
     no_leftovers_of {web,db}-{background,foreground,orphan} exile ledger stubborn || fail "leftovers are on the worker"
 }
 
 node_runs_and_tears_down_pods_as_before() {
     apply workload.yaml KIND=Deployment NAME=late
-    kubectl rollout status deployment/late --timeout=60s >/dev/null
+    kubectl rollout status deployment/late $timeout >/dev/null
     show kubectl get pods -l app=late -o wide
-    show kubectl delete deployment late --cascade=foreground --timeout=60s
+    show kubectl delete deployment late --cascade=foreground $timeout
 }
 
 # === nodes without package management ===
@@ -279,7 +280,7 @@ installing_daemonset_installs_the_service_on_every_node() {
     for node in $control $worker; do
         docker exec "$node" systemctl is-active pod-teardown >/dev/null || fail "the service of $node is not active"
     done
-    wait_until 30 "the agent observes" role observing
+    wait_until "the agent observes" role observing
     show on_worker pod-teardown version
     show on_worker systemctl status --no-pager -n 0 pod-teardown
     show kubectl -n kube-system get pods -l app=pod-teardown-installer -o wide
@@ -290,13 +291,13 @@ restarted_installer_changes_nothing_and_a_new_image_upgrades() {
     show on_worker sh -c "$let_it_act"
     before=$(service_pid)
     kubectl -n kube-system delete pods -l app=pod-teardown-installer --wait >/dev/null
-    show kubectl -n kube-system rollout status daemonset/pod-teardown-installer --timeout=120s
+    show kubectl -n kube-system rollout status daemonset/pod-teardown-installer $timeout
     is_service "$before" || fail "the service was restarted"
     load_image pod-teardown-installer:two "$image" two
     apply_deploy installer.yaml pod-teardown-installer:two
     ! is_service "$before" || fail "the service was not restarted"
     [ "$(on_worker cat /usr/local/share/doc/pod-teardown/MARKER)" = two ] || fail "the files are the old ones"
-    wait_until 30 "the agent is standby, as its settings say" role kubelet-alive
+    wait_until "the agent is standby, as its settings say" role kubelet-alive
 }
 
 deleted_installer_leaves_the_service_and_the_uninstaller_removes_it() {

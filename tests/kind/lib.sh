@@ -30,10 +30,14 @@ show() {
     awk '{ print "  " $0 }' "$scratch/output"
 }
 
-# wait_until SECONDS CLAIM COMMAND...: waits until the command succeeds.
+# Limit of each wait, for a machine under load: no claim is about how soon something happens.
+patience=300
+timeout=--timeout=${patience}s
+
+# wait_until CLAIM COMMAND...: waits until the command succeeds.
 wait_until() {
-    local patience=$1 what=$2 late=$((SECONDS + $1))
-    shift 2
+    local what=$1 late=$((SECONDS + patience))
+    shift
     until "$@" >/dev/null 2>&1; do
         ((SECONDS < late)) || fail "not within $patience s: $what"
         sleep 0.5
@@ -156,7 +160,7 @@ no_leftovers_of() { runtime_answers && [ -z "$(leftovers_of "$@")" ]; }
 # apply_deploy FILE IMAGE
 apply_deploy() {
     sed "s|pod-teardown-installer:0.1.0|$2|" "$here/../../deploy/$1" | kubectl apply -f - >/dev/null
-    show kubectl -n kube-system rollout status daemonset/pod-teardown-installer --timeout=120s
+    show kubectl -n kube-system rollout status daemonset/pod-teardown-installer $timeout
 }
 service_pid() { on_worker systemctl show --value -p MainPID pod-teardown; }
 is_service() { [ "$(service_pid)" = "$1" ]; }

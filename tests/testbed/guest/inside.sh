@@ -22,15 +22,14 @@ run() {
 # the older kernel run here; `make test` runs all on the host. Large trees take minutes here, and the guest has no btrfs.
 run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolumes:: \
     --skip dirs::many_deep_directories --skip dirs::directory_with_many
+# The stops of containers and the removal of their cgroups, with both drivers.
+elsewhere=(why bystanders crashes holds hooks faults objects requests volumes csi)
+elsewhere+=(breaks::why breaks::sandbox breaks::devices breaks::repaired breaks::object breaks::process_that breaks::process_of_a_pod)
 # Twenty pods at once would starve the others.
-only_on_host=(--skip twenty_pods_terminate_at_once --skip breaks::sandbox --skip breaks::why --skip volumes::unmount --skip volumes::content)
-only_on_host+=(--skip requests::stopped --skip requests::evicted --skip requests::orphan)
-only_on_host+=(--skip why:: --skip bystanders:: --skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
-run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${only_on_host[@]}"
-# With cgroupfs as driver: only the stop of containers and the removal of their cgroups.
-only_on_host+=(--skip breaks:: --skip requests:: --skip volumes:: --skip csi::)
-only_on_host+=(--skip ends::shortened --skip ends::sidecars --skip ends::pod_that --skip ends::container_gets)
-run ./node_teardown --color never --test-threads 2 --skip guest:: "${only_on_host[@]}"
+elsewhere+=(ends::twenty)
+run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]/#/--skip=}"
+elsewhere+=(breaks ends::shortened ends::sidecars ends::pod_that ends::container_gets)
+run ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]/#/--skip=}"
 
 # The package and its service. There is one of them on a machine.
 case $filter in
