@@ -31,7 +31,8 @@ RUN_TESTS := scripts/cargo-test.sh $(TESTED)
 # node_traces needs containerd 2.
 PROGRAMS := $(basename $(notdir $(wildcard tests/*.rs tests/testbed/tests/*.rs))) $(foreach it,$(wildcard tests/*/main.rs tests/testbed/tests/*/main.rs),$(notdir $(patsubst %/main.rs,%,$(it))))
 WITH_NODE := $(filter-out node_crash node_traces,$(filter node%,$(PROGRAMS)))
-IN_MEMORY := $(foreach it,$(PROGRAMS),$(if $(findstring cluster,$(it))$(filter node%,$(it)),,$(it)))
+ON_CLUSTER := $(foreach it,$(PROGRAMS),$(if $(findstring cluster,$(it)),$(it)))
+IN_MEMORY := $(foreach it,$(PROGRAMS),$(if $(filter $(ON_CLUSTER) node%,$(it)),,$(it)))
 # Tests that need systemd as PID 1: `make test-guest` starts such a guest.
 NOT_IN_GUEST := --skip guest::
 
@@ -145,9 +146,19 @@ crash-matrix: need-root need-build need-node ## Every fault at every step of a t
 soak: need-build ## Random pods, faults and crashes in memory for SOAK=1h, or until an invariant breaks
 	SOAK=$(SOAK) $(CARGO) test --locked --profile sim --test sim no_plan_breaks_an_invariant -- --nocapture
 
-.PHONY: test-cluster
-test-cluster: need-root need-build need-node built-for-cluster ## Teardown, collector and API contract on a real control plane, and beside a real kubelet (built once: Go, 7 minutes)
-	$(RUN_TESTS) --test '*cluster*'
+.PHONY: test-cluster cluster-handover cluster-kubelet cluster-others
+test-cluster: tests-built built-for-cluster ## Teardown, collector and API contract on a real control plane, and beside a real kubelet (built once: Go, 7 minutes)
+	scripts/side-by-side.sh cluster-handover 'cluster-kubelet cluster-others'
+
+cluster-handover: need-root need-build need-node built-for-cluster
+	$(RUN_TESTS) --test cluster_handover
+
+# Alone with its processes: its agent does not search those of other tests.
+cluster-kubelet: need-root need-build need-node built-for-cluster
+	unshare --pid --fork --kill-child --mount-proc --propagation unchanged $(RUN_TESTS) --test cluster_kubelet
+
+cluster-others: need-root need-build need-node built-for-cluster
+	$(RUN_TESTS) $(addprefix --test ,$(filter-out cluster_handover cluster_kubelet,$(ON_CLUSTER)))
 
 .PHONY: built-for-cluster built-once
 built-for-cluster:
