@@ -33,7 +33,7 @@ const MAX_REQUESTS: usize = 16;
 
 /// See the module's documentation.
 pub struct Half<'a> {
-    pub namespace: &'static str,
+    pub namespace: &'a str,
     pub stage: &'a Stage,
     pub scenarios: &'a [Scenario],
     /// A finalizer keeps the objects with their last statuses.

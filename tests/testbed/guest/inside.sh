@@ -23,13 +23,14 @@ run() {
 run ./node_fs --color never --test-threads 4 --skip cgroups::v1:: --skip subvolumes:: \
     --skip dirs::many_deep_directories --skip dirs::directory_with_many
 # The stops of containers and the removal of their cgroups, with both drivers.
-elsewhere=(why bystanders crashes holds hooks faults objects requests volumes csi)
-elsewhere+=(breaks::why breaks::sandbox breaks::devices breaks::repaired breaks::object breaks::process_that breaks::process_of_a_pod)
+skipped=(--skip why:: --skip bystanders:: --skip crashes:: --skip holds:: --skip hooks:: --skip faults:: --skip objects::)
+skipped+=(--skip requests:: --skip volumes:: --skip csi:: --skip breaks::why --skip breaks::sandbox --skip breaks::devices)
+skipped+=(--skip breaks::repaired --skip breaks::object --skip breaks::process)
 # Twenty pods at once would starve the others.
-elsewhere+=(ends::twenty)
-run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]/#/--skip=}"
-elsewhere+=(breaks ends::shortened ends::sidecars ends::pod_that ends::container_gets)
-run ./node_teardown --color never --test-threads 2 --skip guest:: "${elsewhere[@]/#/--skip=}"
+skipped+=(--skip twenty_pods_terminate_at_once)
+run env TESTBED_CGROUP_DRIVER=systemd ./node_teardown --color never --test-threads 2 --skip guest:: "${skipped[@]}"
+skipped+=(--skip breaks:: --skip ends::shortened --skip ends::sidecars --skip ends::pod_that --skip ends::container_gets)
+run ./node_teardown --color never --test-threads 2 --skip guest:: "${skipped[@]}"
 
 # The package and its service. There is one of them on a machine.
 case $filter in
