@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, MissedTickBehavior, interval},
@@ -22,10 +23,7 @@ use crate::{
 };
 
 mod decide;
-mod report;
 mod unused;
-
-pub use report::LeftoverReport;
 
 use decide::{Facts, INTERVAL, Leftover, Observations};
 use unused::UnusedVolumes;
@@ -52,6 +50,22 @@ pub struct HousekeepingParts {
     pub changes: mpsc::WeakSender<Arc<PodView>>,
     /// The report in `status`.
     pub report: watch::Sender<LeftoverReport>,
+}
+
+/// Leftovers in `status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct LeftoverReport {
+    /// Artifacts of deleted pods, which will be terminated.
+    #[serde(default)]
+    pub leftovers: Vec<String>,
+    /// Artifacts without proof that they belong to a pod of the API server; they are not touched.
+    #[serde(default)]
+    pub unmanaged: Vec<String>,
+    /// Volumes that no pod uses, and why they cannot be unstaged.
+    #[serde(default)]
+    pub unused_volumes: Vec<String>,
 }
 
 /// Searches for leftovers until the agent stops.

@@ -8,13 +8,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    fmt, fs, io,
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
 use nix::errno::Errno;
 
 use super::{
+    dirs::Dir,
     effects::{Effects, Outcome},
     fault::{Fault, errno},
     mounts::MountTable,
@@ -45,7 +46,8 @@ const QOS: [Qos; 3] = [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort];
 /// All cgroup hierarchies in which a pod may have a cgroup.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
-    hierarchies: Vec<Hierarchy>,
+    /// Each once.
+    pub hierarchies: Vec<Hierarchy>,
     /// Creates and stops the slices of the systemd driver.
     systemd: Systemd,
 }
@@ -63,7 +65,7 @@ impl Cgroups {
         }
         Ok(Self {
             hierarchies,
-            systemd: Systemd::of_host(),
+            systemd: Systemd::default(),
         })
     }
 
@@ -83,11 +85,6 @@ impl Cgroups {
         any.is_some_and(|any| any.path().parent().is_some_and(|kubepods| self.may_exist(kubepods)))
     }
 
-    /// The hierarchies, each once.
-    pub fn hierarchies(&self) -> &[Hierarchy] {
-        &self.hierarchies
-    }
-
     /// Whether pods below this cgroup root are in slices of the systemd driver, and none is in a cgroup of the cgroupfs
     /// driver.
     pub fn has_slices(&self, cgroup_root: &str) -> bool {
@@ -104,11 +101,12 @@ impl Cgroups {
             };
             let parent = any.path().parent().unwrap_or_else(|| Path::new(""));
             for hierarchy in &self.hierarchies {
-                for name in names_in(&hierarchy.path.join(parent))? {
+                let names = Dir::open(&hierarchy.path.join(parent))?.map(|dir| dir.names());
+                for name in names.transpose()?.unwrap_or_default() {
                     let is_named_so = |uid: &String| {
-                        name_of(cgroup_root, qos, uid).is_ok_and(|pod| pod.path().file_name() == Some(name.as_ref()))
+                        name_of(cgroup_root, qos, uid).is_ok_and(|pod| pod.path().file_name() == Some(&name))
                     };
-                    pods.extend(name::uid_in(&name).filter(is_named_so));
+                    pods.extend(name.to_str().and_then(name::uid_in).filter(is_named_so));
                 }
             }
         }
@@ -174,11 +172,8 @@ impl Cgroups {
 
 impl fmt::Display for Cgroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let v1 = self
-            .hierarchies
-            .iter()
-            .filter(|it| it.kind != HierarchyKind::V2)
-            .count();
+        let is_v1 = |it: &&Hierarchy| it.kind != HierarchyKind::V2;
+        let v1 = self.hierarchies.iter().filter(is_v1).count();
         match (v1, self.hierarchies.len() > v1) {
             (0, _) => f.write_str("v2"),
             (v1, true) => write!(f, "hybrid: {v1} v1 hierarchies and the unified one"),
@@ -188,7 +183,7 @@ impl fmt::Display for Cgroups {
 }
 
 /// `Done` if any of these effects was, and all faults.
-fn collect(results: impl IntoIterator<Item = Result<Outcome, Fault>>) -> (Outcome, Vec<Fault>) {
+pub(super) fn collect(results: impl IntoIterator<Item = Result<Outcome, Fault>>) -> (Outcome, Vec<Fault>) {
     let (mut outcome, mut faults) = (Outcome::Nothing, Vec::new());
     for result in results {
         match result {
@@ -199,21 +194,6 @@ fn collect(results: impl IntoIterator<Item = Result<Outcome, Fault>>) -> (Outcom
     (outcome, faults)
 }
 
-/// Names of the directory's entries that are UTF-8. Empty if the directory does not exist.
-fn names_in(dir: &Path) -> Result<Vec<String>, Fault> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries,
-    };
-    let names = entries.and_then(|entries| {
-        entries
-            .map(|entry| Ok(entry?.file_name().into_string().ok()))
-            .collect::<io::Result<Vec<_>>>()
-    });
-    let names = names.map_err(|error| Fault::new("read", dir, errno(&error)))?;
-    Ok(names.into_iter().flatten().collect())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -221,7 +201,7 @@ mod tests {
     fn cgroups(hierarchies: Vec<Hierarchy>) -> Cgroups {
         Cgroups {
             hierarchies,
-            systemd: Systemd::of_host(),
+            systemd: Systemd::default(),
         }
     }
 

@@ -198,12 +198,6 @@ impl From<Errno> for Cause {
     }
 }
 
-impl From<Hanging> for Cause {
-    fn from(hanging: Hanging) -> Self {
-        Self::Hangs(Box::new(hanging))
-    }
-}
-
 // === impl Fault ===
 
 impl Fault {
@@ -227,6 +221,14 @@ impl Fault {
     /// Whether the gate blocked the operation, so that other operations would fail as well.
     pub fn is_blocked(&self) -> bool {
         matches!(self.cause, Cause::Blocked(_))
+    }
+
+    /// The error number of the system call that failed.
+    pub fn errno(&self) -> Option<Errno> {
+        match self.cause {
+            Cause::Errno(errno) => Some(errno),
+            _ => None,
+        }
     }
 
     /// Converts it to a failure of this step.

@@ -187,7 +187,7 @@ impl<'a> Search<'a> {
     /// directories.
     fn judge(&self, pid: i32, kind: Kind, dir: &Path, listens_below: Vec<PathBuf>) -> Option<KubeletProcess> {
         let arguments = fs::read(dir.join("cmdline"));
-        let command = readable(arguments.as_ref().map(Clone::clone).unwrap_or_default());
+        let command = readable(arguments.as_deref().unwrap_or_default());
         let arguments = arguments.map_err(|error| fault::errno(&error));
         let probed = arguments.and_then(|arguments| {
             let (dir, local) = (dir.to_owned(), self.local.clone());

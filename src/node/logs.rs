@@ -8,6 +8,7 @@ use std::{
 };
 
 use super::{
+    cgroups::collect,
     dirs::Dir,
     effects::{Effects, Outcome},
     fault::{Fault, errno},
@@ -40,11 +41,10 @@ impl PodLogs {
                 return Err(BadPart(part.to_owned()));
             }
         }
-        let link_prefix = format!("{name}_{namespace}_");
         Ok(Self {
             root: root.to_owned(),
             dir: format!("{namespace}_{name}_{uid}"),
-            link_prefix,
+            link_prefix: format!("{name}_{namespace}_"),
         })
     }
 
@@ -57,19 +57,18 @@ impl PodLogs {
     /// error.
     pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let (logs, links) = (self.clone(), links.to_owned());
-        let result = effects
-            .run_blocking(move |effects| logs.remove_blocking(&links, effects))
-            .await;
-        result.unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
+        let removed = effects.run_blocking(move |effects| logs.remove_blocking(&links, effects));
+        removed
+            .await
+            .unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
     }
 
     fn remove_blocking(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let root = resolved(&self.root).map_err(|fault| vec![fault])?;
-        let links = self.remove_links(links, root.as_deref(), effects);
-        let dir = match root.as_deref().map(Dir::open).transpose() {
-            Ok(Some(Some(root))) => root.remove_tree(self.dir.as_ref(), effects),
-            Ok(_) => Ok(Outcome::Nothing),
-            Err(fault) => Err(vec![fault]),
+        let root = open(&self.root)?;
+        let links = self.remove_links(links, root.as_ref().map(Dir::path), effects);
+        let dir = match root {
+            Some(root) => root.remove_tree(self.dir.as_ref(), effects),
+            None => Ok(Outcome::Nothing),
         };
         match (links, dir) {
             (Ok(links), Ok(dir)) => Ok(links.and(dir)),
@@ -79,30 +78,17 @@ impl PodLogs {
 
     /// Removes only links with the pod's name that point into the pod's directory: a pod with the same name has its own.
     fn remove_links(&self, links: &Path, root: Option<&Path>, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let one = |fault| vec![fault];
-        let Some(links) = resolved(links).map_err(one)? else {
+        let Some(links) = open(links)? else {
             return Ok(Outcome::Nothing);
         };
-        let Some(links) = Dir::open(&links).map_err(one)? else {
-            return Ok(Outcome::Nothing);
-        };
-        let targets: Vec<PathBuf> = [Some(&*self.root), root]
-            .into_iter()
-            .flatten()
-            .map(|it| it.join(&self.dir))
-            .collect();
-        let mut outcome = Outcome::Nothing;
-        let mut faults = Vec::new();
-        for name in links.names().map_err(one)?.iter().filter(|name| self.may_be_link(name)) {
-            let removed = links.link_target(name).and_then(|target| match target {
-                Some(target) if targets.iter().any(|dir| target.starts_with(dir)) => links.remove_file(name, effects),
-                _ => Ok(Outcome::Nothing),
-            });
-            match removed {
-                Ok(done) => outcome = outcome.and(done),
-                Err(fault) => faults.push(fault),
-            }
-        }
+        let roots = [&*self.root].into_iter().chain(root);
+        let targets: Vec<PathBuf> = roots.map(|root| root.join(&self.dir)).collect();
+        let names = links.names()?.into_iter().filter(|name| self.may_be_link(name));
+        let removed = names.map(|name| match links.link_target(&name)? {
+            Some(target) if targets.iter().any(|dir| target.starts_with(dir)) => links.remove_file(&name, effects),
+            _ => Ok(Outcome::Nothing),
+        });
+        let (outcome, faults) = collect(removed);
         if faults.is_empty() { Ok(outcome) } else { Err(faults) }
     }
 
@@ -116,9 +102,9 @@ impl PodLogs {
 }
 
 /// The configured directories may be below symlinks; entries in them are opened without following any. `None` if missing.
-fn resolved(path: &Path) -> Result<Option<PathBuf>, Fault> {
+fn open(path: &Path) -> Result<Option<Dir>, Fault> {
     match path.canonicalize() {
-        Ok(path) => Ok(Some(path)),
+        Ok(path) => Dir::open(&path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Fault::new("resolve", path, errno(&error))),
     }

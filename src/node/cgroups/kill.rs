@@ -16,7 +16,7 @@ use crate::node::{
     fault::{self, Fault, errno},
 };
 
-const VERB: &str = "kill the processes of";
+pub(super) const VERB: &str = "kill the processes of";
 /// Number of pidfds open at a time, within any descriptor limit.
 const MAX_PIDFDS: usize = 256;
 
@@ -46,10 +46,8 @@ impl Group {
     fn kill_by_file(&self) -> Result<bool, Fault> {
         // Not created: in a cgroup's directory that would fail with `EACCES`.
         let file = File::options().write(true).open(self.path.join("cgroup.kill"));
-        match file
-            .and_then(|mut file| file.write_all(b"1"))
-            .map_err(|error| errno(&error))
-        {
+        let killed = file.and_then(|mut file| file.write_all(b"1"));
+        match killed.map_err(|error| errno(&error)) {
             Ok(()) => Ok(true),
             Err(errno) if is_removed(errno) => Ok(false),
             Err(errno) => Err(Fault::new(VERB, &self.path, errno)),

@@ -96,17 +96,12 @@ pub fn uid_in(name: &str) -> Option<String> {
 }
 
 fn parts(cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<String>, BadPart> {
-    let root = cgroup_root.split('/').filter(|part| !part.is_empty());
-    let pod = if is_part(uid) {
-        format!("pod{uid}")
-    } else {
+    if !is_part(uid) {
         return Err(BadPart(uid.to_owned()));
-    };
-    let parts = root
-        .chain([KUBEPODS])
-        .chain(qos.parent())
-        .map(str::to_owned)
-        .chain([pod]);
+    }
+    let root = cgroup_root.split('/').filter(|part| !part.is_empty());
+    let parents = root.chain([KUBEPODS]).chain(qos.parent()).map(str::to_owned);
+    let parts = parents.chain([format!("pod{uid}")]);
     parts
         .map(|part| if is_part(&part) { Ok(part) } else { Err(BadPart(part)) })
         .collect()

@@ -2,9 +2,7 @@
 
 use std::{fmt, path::Path};
 
-use crate::node::procfs;
-
-const PROC: &str = "/proc";
+use crate::node::{host::PROC, procfs};
 
 /// Number of processes named in messages.
 const MAX_NAMED: usize = 8;

@@ -23,10 +23,8 @@ struct ErrorLine<'a> {
 /// The last fatal line, or else the last error, of the last runs of the unit. `entries`: oldest first.
 pub fn last_error(entries: &[Entry], runs: usize) -> Option<String> {
     let entries = of_last_runs(entries, runs);
-    let errors = entries
-        .iter()
-        .enumerate()
-        .filter_map(|(at, entry)| Some((at, error_in(&entry.message)?)));
+    let numbered = entries.iter().enumerate();
+    let errors = numbered.filter_map(|(at, entry)| Some((at, error_in(&entry.message)?)));
     let (at, error) = errors.max_by_key(|(at, error)| (error.is_fatal, *at))?;
     let line = plain(&with_continuation(error.text, &entries[at + 1..]));
     // The error directly before a fatal one may be its cause: an expired certificate, and then a missing bootstrap-kubelet.conf.
@@ -39,16 +37,9 @@ pub fn last_error(entries: &[Entry], runs: usize) -> Option<String> {
 }
 
 fn of_last_runs(entries: &[Entry], runs: usize) -> &[Entry] {
-    let mut begin = entries.len();
-    for _ in 0..runs {
-        let older = &entries[..begin];
-        let Some(last) = older.last() else { break };
-        begin = older
-            .iter()
-            .rposition(|entry| entry.run != last.run)
-            .map_or(0, |before| before + 1);
-    }
-    &entries[begin..]
+    let last_runs = entries.chunk_by(|a, b| a.run == b.run).rev().take(runs);
+    let length: usize = last_runs.map(<[Entry]>::len).sum();
+    &entries[entries.len() - length..]
 }
 
 /// The error in this line, if it is one.
@@ -68,9 +59,8 @@ fn error_in(line: &str) -> Option<ErrorLine<'_>> {
     } else if has_level(" level=error ") {
         (false, line)
     } else {
-        let is_fatal = ["Error: ", "panic: ", "fatal error: "]
-            .iter()
-            .any(|it| line.starts_with(it));
+        let mut marks = ["Error: ", "panic: ", "fatal error: "].iter();
+        let is_fatal = marks.any(|mark| line.starts_with(mark));
         (true, Some(line).filter(|_| is_fatal || has_level(" level=fatal "))?)
     };
     Some(ErrorLine { is_fatal, text })
