@@ -85,10 +85,9 @@ struct Stopping;
 impl Housekeeping {
     /// A search that has observed nothing yet.
     pub fn new(parts: HousekeepingParts) -> Self {
-        let storage = Arc::clone(&parts.context.node.storage);
         Self {
-            unused: UnusedVolumes::new(storage, Arc::clone(&parts.counters), parts.report.clone()),
             parts,
+            unused: UnusedVolumes::default(),
             observations: Observations::default(),
             searched_at: None,
         }
@@ -159,14 +158,14 @@ impl Housekeeping {
             ),
             (None, None) => {
                 match context.work.begin(&context.node.effects, UNUSED.to_owned()) {
-                    Ok(work) if hold.is_none() => self.unused.start_round(work).await,
-                    _ => self.unused.reset(None),
+                    Ok(work) if hold.is_none() => self.unused.start_round(&self.parts, work).await,
+                    _ => self.unused.reset(&self.parts.report, None),
                 }
                 return Ok(());
             }
         };
-        self.unused
-            .reset(Some(format!("unused volumes stay as they are: {why}")));
+        let why = format!("unused volumes stay as they are: {why}");
+        self.unused.reset(&self.parts.report, Some(why));
         Ok(())
     }
 
@@ -209,7 +208,7 @@ impl Housekeeping {
     /// Nothing may be removed now.
     fn reset(&mut self) {
         self.observations = Observations::default();
-        self.unused.reset(None);
+        self.unused.reset(&self.parts.report, None);
         self.set_report(Vec::new(), Vec::new());
     }
 

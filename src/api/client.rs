@@ -114,16 +114,16 @@ impl RawMetadata {
 }
 
 impl ApiClient {
-    /// A client for the pods of the Node with this name. `config` was read from `kubeconfig`. With a `proof`, each new connection
-    /// has to show the Node first. `dial`, if given, opens the connections.
+    /// A client for the pods of the Node with this name. `config` was read from `kubeconfig`. Each new connection has to show the
+    /// Node first, which passes the `proof`. `dial`, if given, opens the connections.
     pub fn new(
         config: &kube::Config,
         kubeconfig: PathBuf,
         effects: Effects,
-        (node_name, proof): (&str, Option<Proof>),
+        (node_name, proof): (&str, Proof),
         dial: Option<Dial>,
     ) -> Result<Self, kube::Error> {
-        let evidence = proof.map_or(Evidence::None, |proof| Evidence::Node(node_path(node_name), proof));
+        let evidence = Evidence::Node(node_path(node_name), proof);
         let requests = Requests::new(config, kubeconfig, evidence, dial, effects.blocking())?;
         Ok(Self {
             requests: Arc::new(requests),

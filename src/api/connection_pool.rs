@@ -41,7 +41,6 @@ pub type Proof = Arc<dyn Fn(Result<Node, ApiError>) -> BoxFuture<'static, Result
 /// What a new connection has to show before any other request.
 #[derive(Clone)]
 pub(super) enum Evidence {
-    None,
     /// The Node at this path, which passes the proof.
     Node(String, Proof),
     /// The same cluster as all others, and a store that was not restored to an older state.
@@ -153,7 +152,6 @@ impl ConnectionPool {
 
     async fn prove(&self, sender: Sender) -> Result<(), BoxError> {
         let (path, before) = match &self.evidence {
-            Evidence::None => return Ok(()),
             Evidence::Node(path, _) => (path.as_str(), None),
             Evidence::Cluster(cluster) => (cluster::PATH, cluster.last_store_version()),
         };
@@ -165,7 +163,6 @@ impl ConnectionPool {
             false => Err(ApiError::from_answer("GET", path, &head, &body)),
         };
         match &self.evidence {
-            Evidence::None => {}
             Evidence::Node(_, proof) => proof(answer.and_then(|node| read("GET", path, &node))).await?,
             Evidence::Cluster(cluster) => cluster.check(&answer?, before)?,
         }

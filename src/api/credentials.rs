@@ -188,7 +188,7 @@ mod tests {
         let counter = Arc::clone(&built);
         let build_pool: BuildPool = Arc::new(move |config| {
             counter.fetch_add(1, Ordering::SeqCst);
-            ConnectionPool::new(config, Evidence::None, None)
+            ConnectionPool::new(config, Evidence::Cluster(Arc::default()), None)
         });
         let credentials = Credentials::new(&config, path.clone(), build_pool, Blocking::Inline).unwrap();
         let fail_together = async || {
@@ -217,7 +217,8 @@ mod tests {
         let path = dir.path().join("kubeconfig");
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let build_pool: BuildPool = Arc::new(|config| ConnectionPool::new(config, Evidence::None, None));
+        let build_pool: BuildPool =
+            Arc::new(|config| ConnectionPool::new(config, Evidence::Cluster(Arc::default()), None));
         let credentials = Credentials::new(&config, path.clone(), build_pool, Blocking::OnThreads).unwrap();
         let before = credentials.pool();
         // The paused clock does not advance while threads run.

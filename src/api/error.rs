@@ -239,7 +239,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::{ApiClient, Lane, MetadataClient},
+        api::{ApiClient, Lane, MetadataClient, Proof},
         model::trace::{BlockedReason, Obstacle},
         node::effects::Effects,
     };
@@ -280,11 +280,19 @@ mod tests {
         });
         let other_key = KeyPair::generate().unwrap();
         let other_authority = CertificateParams::new([]).unwrap().self_signed(&other_key).unwrap();
+        let proof: Proof = Arc::new(|_| Box::pin(async { Ok(()) }));
         for (url, expected) in [(url.as_str(), true), ("https://127.0.0.1:1", false)] {
             let mut config = kube::Config::new(url.parse().unwrap());
             config.root_cert = Some(vec![other_authority.der().to_vec()]);
             let effects = Effects::none();
-            let pods = ApiClient::new(&config, "none".into(), effects.clone(), ("n1", None), None).unwrap();
+            let pods = ApiClient::new(
+                &config,
+                "none".into(),
+                effects.clone(),
+                ("n1", Arc::clone(&proof)),
+                None,
+            )
+            .unwrap();
             let collector = MetadataClient::new(&config, "none".into(), effects, None).unwrap();
             let errors = [
                 pods.version().await.unwrap_err(),

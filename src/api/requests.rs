@@ -130,8 +130,9 @@ impl Requests {
         let started = Instant::now();
         let result = with_timeout(REQUEST_TIMEOUT, verb, path, answer).await;
         let code = result.as_ref().map_or_else(ApiError::reason, |_| "2xx".into());
-        let durations = REQUEST_DURATIONS.get_or_create(&[("verb", verb.into()), ("code", code)]);
-        durations.observe(started.elapsed().as_secs_f64());
+        REQUEST_DURATIONS
+            .get_or_create(&[("verb", verb.into()), ("code", code)])
+            .observe(started.elapsed().as_secs_f64());
         let Err(error) = &result else { return result };
         match &error.kind {
             ErrorKind::Refused { code: 401, .. } => Box::pin(self.credentials.reload_refused()).await,

@@ -17,7 +17,7 @@ use nix::errno::Errno;
 use super::{
     dirs::Dir,
     effects::{Effects, Outcome},
-    fault::{Fault, errno},
+    fault::{BadPart, Fault, errno},
     mounts::MountTable,
     systemd::Systemd,
 };
@@ -34,7 +34,7 @@ pub(super) mod survivor;
 use group::Group;
 pub(super) use group::is_valid_pid;
 pub use hierarchy::{Hierarchy, HierarchyKind};
-pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name, uid_in};
+pub use name::{PodCgroup, Qos, pod_cgroup_name, pod_slice_name, uid_in};
 pub use survivor::{Survivor, Survivors};
 
 type NameOf = fn(&str, Qos, &str) -> Result<PodCgroup, BadPart>;
@@ -158,7 +158,7 @@ impl Cgroups {
     /// Thaws the pod's cgroup. A frozen process handles no stop signal, and on v1 no SIGKILL. A failure in one hierarchy does not
     /// keep the others frozen.
     pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> (Outcome, Vec<Fault>) {
-        collect(self.cgroups_of(pod).map(|group| group.thaw(effects)))
+        Outcome::collect(self.cgroups_of(pod).map(|group| group.thaw(effects)))
     }
 
     fn cgroups_of<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {
@@ -180,18 +180,6 @@ impl fmt::Display for Cgroups {
             (v1, false) => write!(f, "v1: {v1} hierarchies"),
         }
     }
-}
-
-/// `Done` if any of these effects was, and all faults.
-pub(super) fn collect(results: impl IntoIterator<Item = Result<Outcome, Fault>>) -> (Outcome, Vec<Fault>) {
-    let (mut outcome, mut faults) = (Outcome::Nothing, Vec::new());
-    for result in results {
-        match result {
-            Ok(done) => outcome = outcome.and(done),
-            Err(fault) => faults.push(fault),
-        }
-    }
-    (outcome, faults)
 }
 
 #[cfg(test)]

@@ -157,6 +157,11 @@ pub struct Fault {
     pub holders: Vec<i32>,
 }
 
+/// A text that would lead to another directory as a part of the name of such a thing.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be part of the name of a {1}")]
+pub struct BadPart(pub String, pub &'static str);
+
 /// The error number; `EIO` if the error is not from the kernel.
 pub(crate) fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
@@ -236,6 +241,8 @@ impl Fault {
         Failure::new(step, "", self)
     }
 }
+
+impl Reasoned for BadPart {}
 
 impl Reasoned for Fault {
     /// The name of the error number if there is one.

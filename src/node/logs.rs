@@ -8,12 +8,10 @@ use std::{
 };
 
 use super::{
-    cgroups::collect,
     dirs::Dir,
     effects::{Effects, Outcome},
-    fault::{Fault, errno},
+    fault::{BadPart, Fault, errno},
 };
-use crate::model::failure::Reasoned;
 
 /// The kubelet truncates a link's name before its suffix, to fit a file name.
 const MAX_LINK_STEM: usize = 251;
@@ -26,11 +24,6 @@ pub struct PodLogs {
     link_prefix: String,
 }
 
-/// A namespace, name or UID that would lead to another directory.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} cannot be part of the name of a log directory")]
-pub struct BadPart(String);
-
 // === impl PodLogs ===
 
 impl PodLogs {
@@ -38,7 +31,7 @@ impl PodLogs {
     pub fn new(root: &Path, namespace: &str, name: &str, uid: &str) -> Result<Self, BadPart> {
         for part in [namespace, name, uid] {
             if !is_part(part) {
-                return Err(BadPart(part.to_owned()));
+                return Err(BadPart(part.to_owned(), "log directory"));
             }
         }
         Ok(Self {
@@ -88,7 +81,7 @@ impl PodLogs {
             Some(target) if targets.iter().any(|dir| target.starts_with(dir)) => links.remove_file(&name, effects),
             _ => Ok(Outcome::Nothing),
         });
-        let (outcome, faults) = collect(removed);
+        let (outcome, faults) = Outcome::collect(removed);
         if faults.is_empty() { Ok(outcome) } else { Err(faults) }
     }
 
@@ -116,8 +109,6 @@ fn is_part(part: &str) -> bool {
     (1..=253).contains(&part.len()) && part.bytes().all(allowed) && part != "." && part != ".."
 }
 
-impl Reasoned for BadPart {}
-
 #[cfg(test)]
 mod tests {
     use std::{ffi::OsString, fs, os::unix::fs::symlink};
@@ -141,7 +132,7 @@ mod tests {
             for (ns, name, uid) in [(bad, "n", "u"), ("ns", bad, "u"), ("ns", "n", bad)] {
                 assert_eq!(
                     PodLogs::new(Path::new("/logs"), ns, name, uid),
-                    Err(BadPart(bad.to_owned()))
+                    Err(BadPart(bad.to_owned(), "log directory"))
                 );
             }
         }

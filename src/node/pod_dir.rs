@@ -283,7 +283,7 @@ mod tests {
         for name in ["volumes", "volume-subpaths", "volumeDevices"] {
             symlink("/etc", pod.path().join(name)).unwrap();
             let fault = pod.leftovers(&nothing_mounted()).unwrap_err();
-            assert_eq!(fault.cause, Cause::Errno(nix::errno::Errno::ELOOP), "{name}");
+            assert_eq!(fault.errno(), Some(Errno::ELOOP), "{name}");
             fs::remove_file(pod.path().join(name)).unwrap();
         }
     }

@@ -133,7 +133,7 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         pods.kubeconfig.clone(),
         effects.clone(),
         // The identity of the Node is checked below.
-        (&settings.node_name, Some(Arc::new(|_| Box::pin(async { Ok(()) })))),
+        (&settings.node_name, Arc::new(|_| Box::pin(async { Ok(()) }))),
         None,
     ) {
         Ok(api) => {

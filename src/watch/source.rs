@@ -415,7 +415,7 @@ mod tests {
         };
         assert!(check_node("n1", pod(json!({ "containers": [], "nodeName": "n1" }))).is_ok());
         let other = check_node("n1", pod(json!({ "containers": [], "nodeName": "n2" })));
-        assert!(other.unwrap_err().contains("bound to node n2"));
+        assert!(other.unwrap_err().to_string().contains("bound to node n2"));
         assert!(check_node("n1", pod(json!({ "containers": [] }))).is_err());
     }
 }

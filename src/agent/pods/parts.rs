@@ -64,7 +64,7 @@ impl PodAgent {
             &self.settings.kube,
             self.settings.kubeconfig.clone(),
             self.effects.clone(),
-            (&self.node_name, Some(proof(&self.shared.guard, &self.node_name))),
+            (&self.node_name, proof(&self.shared.guard, &self.node_name)),
             self.outside.dial.clone(),
         );
         let api = api.map_err(|error| problems::api_client("--kubeconfig", &error))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{Cgroups, PodCgroup, collect, group::Group, slice};
+use super::{Cgroups, PodCgroup, group::Group, kill::VERB, slice};
 use crate::node::{
     effects::{Effects, Outcome},
     fault::Fault,
@@ -64,11 +64,7 @@ impl Cgroups {
 fn kill_processes(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
     let (outcome, mut faults) = kill(groups.iter().collect(), effects);
     if outcome == Outcome::Done {
-        faults.extend(
-            groups
-                .iter()
-                .filter_map(|group| group.check_no_processes(kill::VERB).err()),
-        );
+        faults.extend(groups.iter().filter_map(|group| group.check_no_processes(VERB).err()));
     }
     if faults.is_empty() { Ok(outcome) } else { Err(faults) }
 }
@@ -84,9 +80,9 @@ fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         }
         done => Some(done),
     });
-    let (removed, mut faults) = collect(removed);
+    let (removed, mut faults) = Outcome::collect(removed);
     faults.extend(kill(busy.clone(), effects).1);
-    let (emptied, remaining) = collect(busy.into_iter().map(|group| group.remove_tree(effects)));
+    let (emptied, remaining) = Outcome::collect(busy.into_iter().map(|group| group.remove_tree(effects)));
     faults.extend(remaining);
     let outcome = removed.and(emptied);
     if faults.is_empty() { Ok(outcome) } else { Err(faults) }
@@ -96,5 +92,5 @@ fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
 /// are exiting, or exist only there; the next attempt starts with those.
 fn kill(mut groups: Vec<&Group>, effects: &Effects) -> (Outcome, Vec<Fault>) {
     groups.sort_by_key(|group| group.kind);
-    collect(groups.into_iter().map(|group| group.kill(effects)))
+    Outcome::collect(groups.into_iter().map(|group| group.kill(effects)))
 }

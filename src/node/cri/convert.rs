@@ -20,10 +20,7 @@ pub(super) fn pod(sandboxes: Vec<v1::PodSandbox>, containers: impl Iterator<Item
     let mut sandboxes: Vec<_> = sandboxes.collect();
     sandboxes.sort_by(|a, b| newer(a).cmp(&newer(b)));
     let mut containers: Vec<_> = containers.collect();
-    containers.sort_by(|a, b| {
-        let newer = |container: &Container| (Reverse(container.created_at), Reverse(container.attempt));
-        newer(a).cmp(&newer(b)).then_with(|| a.id.cmp(&b.id))
-    });
+    containers.sort_by_cached_key(|it| (Reverse(it.created_at), Reverse(it.attempt), it.id.clone()));
     RuntimePod { sandboxes, containers }
 }
 

@@ -1,7 +1,7 @@
 //! Searches all processes once, for all busy mounts.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
@@ -178,12 +178,8 @@ fn uses(dir: &Path, views: &[MountView], is_other: bool, table: &MountTable) -> 
             uses.extend(there.map(|view| (view.of, "mapped file")));
         }
     }
-    let mut seen = Vec::new();
-    uses.retain(|(of, _)| {
-        let new = !seen.contains(of);
-        seen.push(*of);
-        new
-    });
+    let mut seen = HashSet::new();
+    uses.retain(|(of, _)| seen.insert(*of));
     uses
 }
 

@@ -52,10 +52,8 @@ fn error_in(line: &str) -> Option<ErrorLine<'_>> {
     } else if line.starts_with("{\"ts\":") {
         let fields: Value = serde_json::from_str(line).ok()?;
         // Only messages have a verbosity (k8s.io/component-base: logs/json).
-        (
-            fields["msg"] == "command failed",
-            Some(line).filter(|_| fields.get("v").is_none())?,
-        )
+        let is_error = fields.get("v").is_none();
+        (fields["msg"] == "command failed", Some(line).filter(|_| is_error)?)
     } else if has_level(" level=error ") {
         (false, line)
     } else {
@@ -94,11 +92,8 @@ fn plain(line: &str) -> String {
         (text("msg").unwrap_or_default(), text("err"), "")
     } else if line.starts_with("time=") {
         let message = line.split_once(" msg=").and_then(|(_, rest)| quoted(rest));
-        (
-            message.map_or_else(|| line.to_owned(), |(message, _)| message),
-            None,
-            "",
-        )
+        let message = message.map_or_else(|| line.to_owned(), |(message, _)| message);
+        (message, None, "")
     } else if let Some((message, rest)) = quoted(line) {
         let error = rest.split_once(" err=").and_then(|(_, rest)| quoted(rest));
         (message, error.map(|(error, _)| error), rest)

@@ -102,7 +102,7 @@ fn is_busy_without_known_holder(fault: &Fault) -> bool {
 
 /// Adds the holders to busy mounts.
 fn explain_busy(faults: &mut HashMap<u64, Fault>, remaining: &[Mount], table: &Arc<MountTable>, effects: &Effects) {
-    let unmounting = effects.unmounting();
+    let unmounting = &effects.unmounting;
     if matches!(unmounting.backend, UnmountBackend::Simulated(_)) {
         return;
     }
@@ -120,7 +120,7 @@ fn explain_busy(faults: &mut HashMap<u64, Fault>, remaining: &[Mount], table: &A
 /// Unmounts in this scope that have not returned. The table may not show them any more, while dirty data is still being
 /// written.
 pub fn hanging(effects: &Effects, within: impl Fn(&Path) -> bool) -> Vec<Fault> {
-    let unmounts = effects.unmounting().in_flight.unmounts(within).into_iter();
+    let unmounts = effects.unmounting.in_flight.unmounts(within).into_iter();
     let hanging = unmounts.map(|(path, since)| {
         let what = Mounted::topmost_on(&path);
         Fault::new("unmount", path, Cause::Hangs(Box::new(Hanging { since, what })))

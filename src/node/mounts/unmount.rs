@@ -35,7 +35,7 @@ const RELEASE_TRIES: u32 = 10;
 pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     let fault = |error: CallError| Fault::new(VERB, path, cause(path, error));
     let (parent, name) = split(path).ok_or_else(|| Fault::new(VERB, path, Cause::BadName(path.into())))?;
-    let unmounting = effects.unmounting();
+    let unmounting = &effects.unmounting;
     let found = match &unmounting.backend {
         UnmountBackend::Kernel => {
             let (parent, name) = (parent.to_owned(), name.to_owned());

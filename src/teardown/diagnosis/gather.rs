@@ -209,7 +209,7 @@ async fn mounts(reads: &Reads) -> (Fact<Vec<(Mount, Option<Cover>)>>, Fact<HashM
     busy.truncate(MAX_MOUNTS);
     let search = blocking_in(HOLDERS_LIMIT, &reads.context, &reads.view, move |context, _| {
         let storage = &context.node.storage;
-        let in_flight = &storage.effects.unmounting().in_flight;
+        let in_flight = &storage.effects.unmounting.in_flight;
         Ok(holders(&storage.proc, &table, &busy, in_flight, Call::DiagnoseHolders))
     });
     (facts, reads.cap(search).await)
