@@ -46,7 +46,7 @@ const QOS: [Qos; 3] = [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort];
 /// All cgroup hierarchies in which a pod may have a cgroup.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
-    /// Each once.
+    /// The mounted hierarchies, each once.
     pub hierarchies: Vec<Hierarchy>,
     /// Creates and stops the slices of the systemd driver.
     systemd: Systemd,

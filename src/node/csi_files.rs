@@ -101,16 +101,14 @@ pub fn read_at(path: &Path) -> Result<VolumeDataFile, Fault> {
 pub fn parse(bytes: &[u8]) -> VolumeDataFile {
     // Its blocks may be all zero.
     let is_empty = bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace());
-    let why = match serde_json::from_slice(bytes) {
+    let why = match serde_json::from_slice::<VolumeData>(bytes) {
         _ if is_empty => "it is empty".to_owned(),
         Err(error) if error.is_eof() => "it is cut off".to_owned(),
         Err(error) => format!("it is not what a kubelet writes: {error}"),
-        Ok(VolumeData {
-            driver: Some(driver), ..
-        }) if !is_driver(&driver) => {
-            format!("{driver:?} is not the name of a driver")
-        }
-        Ok(data) => return VolumeDataFile::Read(data),
+        Ok(data) => match &data.driver {
+            Some(driver) if !is_driver(driver) => format!("{driver:?} is not the name of a driver"),
+            _ => return VolumeDataFile::Read(data),
+        },
     };
     VolumeDataFile::Invalid(why)
 }

@@ -157,7 +157,7 @@ pub struct Fault {
     pub holders: Vec<i32>,
 }
 
-/// A text that would lead to another directory as a part of the name of such a thing.
+/// A text that may not be part of a name, since it would lead to another directory; and what the name is of.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} cannot be part of the name of a {1}")]
 pub struct BadPart(pub String, pub &'static str);

@@ -51,9 +51,8 @@ impl PodLogs {
     pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let (logs, links) = (self.clone(), links.to_owned());
         let removed = effects.run_blocking(move |effects| logs.remove_blocking(&links, effects));
-        removed
-            .await
-            .unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
+        let removed = removed.await;
+        removed.unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
     }
 
     fn remove_blocking(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{Cgroups, PodCgroup, group::Group, kill::VERB, slice};
+use super::{Cgroups, PodCgroup, group::Group, kill::KILL, slice};
 use crate::node::{
     effects::{Effects, Outcome},
     fault::Fault,
@@ -64,7 +64,7 @@ impl Cgroups {
 fn kill_processes(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
     let (outcome, mut faults) = kill(groups.iter().collect(), effects);
     if outcome == Outcome::Done {
-        faults.extend(groups.iter().filter_map(|group| group.check_no_processes(VERB).err()));
+        faults.extend(groups.iter().filter_map(|group| group.check_no_processes(KILL).err()));
     }
     if faults.is_empty() { Ok(outcome) } else { Err(faults) }
 }

@@ -96,16 +96,11 @@ fn parts(cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<String>, BadPart>
     }
     let root = cgroup_root.split('/').filter(|part| !part.is_empty());
     let parents = root.chain([KUBEPODS]).chain(qos.parent()).map(str::to_owned);
-    let parts = parents.chain([format!("pod{uid}")]);
-    parts
-        .map(|part| {
-            if is_part(&part) {
-                Ok(part)
-            } else {
-                Err(BadPart(part, "cgroup"))
-            }
-        })
-        .collect()
+    let parts: Vec<String> = parents.chain([format!("pod{uid}")]).collect();
+    match parts.iter().find(|part| !is_part(part)) {
+        Some(bad) => Err(BadPart(bad.clone(), "cgroup")),
+        None => Ok(parts),
+    }
 }
 
 fn is_part(part: &str) -> bool {
