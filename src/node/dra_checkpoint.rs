@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn modified_truncated_or_invalid_checkpoint_is_an_error() {
         let error = parse(WRITTEN.replace("CRC", "7").as_bytes()).unwrap_err();
-        assert_eq!(error, format!("its checksum is {CHECKSUM} and should be 7"));
+        assert_eq!(error.to_string(), format!("its checksum is {CHECKSUM} and should be 7"));
         let whole = WRITTEN.replace("CRC", CHECKSUM);
         for cut in 0..whole.len() {
             assert!(parse(&whole.as_bytes()[..cut]).is_err(), "{cut}");

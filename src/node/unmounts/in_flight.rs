@@ -187,7 +187,7 @@ mod tests {
         for at in 0..MAX_CALLS {
             let hang = Arc::clone(&hang);
             let path = PathBuf::from(at.to_string());
-            let work = move || hang.lock().unwrap().recv().is_ok();
+            let work = move || hang.lock().recv().is_ok();
             let done = in_flight.run_with_timeout(&path, Call::Unmount, Duration::ZERO, work);
             assert!(matches!(done, Err(CallError::Hangs(_))), "{done:?}");
         }
