@@ -19,7 +19,7 @@ const USER_AGENT: http::HeaderValue =
 
 pub(crate) use self::error::with_causes;
 pub use self::{
-    client::{ApiClient, WatchLine, WatchStream},
+    client::{ApiClient, RawMetadata, WatchLine, WatchStream},
     connection_pool::Proof,
     dial::{Dial, Duplex},
     error::{ApiError, ErrorKind, read},

@@ -28,8 +28,10 @@ pub struct WallClock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
 /// Clock of the current boot.
 #[derive(Clone)]
 pub struct BootClock {
-    boot_id: String,
-    wall: WallClock,
+    /// The kernel's ID of the current boot.
+    pub boot_id: String,
+    /// The wall clock.
+    pub wall: WallClock,
     since_boot: Arc<dyn Fn() -> Duration + Send + Sync>,
 }
 
@@ -50,22 +52,6 @@ impl BootClock {
             wall: WallClock::default(),
             since_boot: Arc::new(since_boot),
         }
-    }
-
-    /// The kernel's ID of the current boot.
-    pub fn boot_id(&self) -> &str {
-        &self.boot_id
-    }
-
-    /// Replaces the wall clock.
-    #[must_use]
-    pub fn with_wall(self, wall: WallClock) -> Self {
-        Self { wall, ..self }
-    }
-
-    /// The wall clock.
-    pub fn wall(&self) -> &WallClock {
-        &self.wall
     }
 
     /// The present point in time.
@@ -126,10 +112,8 @@ pub fn rounded(duration: Duration) -> Duration {
 }
 
 fn boottime() -> Duration {
-    let time = ClockId::CLOCK_BOOTTIME
-        .now()
-        .expect("every kernel that runs this has it");
-    Duration::from(time)
+    let time = ClockId::CLOCK_BOOTTIME.now();
+    time.expect("every kernel that runs this has it").into()
 }
 
 impl Mark {

@@ -68,6 +68,7 @@ use crate::{
         volumes::storage::{NoCluster, Storage},
         work::Work,
     },
+    unknown::Unknown,
 };
 
 pub use crate::teardown::{WorkerResult, plan::Plan};
@@ -325,7 +326,7 @@ fn view_of(pod: &Pod) -> Result<PodView, Problem> {
     let mut pod = pod.clone();
     let deletion = &mut pod.metadata.deletion_timestamp;
     deletion.get_or_insert_with(|| Time(Timestamp::now()));
-    let json = to_raw_value(&pod).map_err(|error| error.to_string());
+    let json = to_raw_value(&pod).map_err(Unknown::new);
     let object = json.and_then(|json| PodObject::read(&json));
     let object =
         object.map_err(|why| Problem::usage(format!("pod: {why}"), "give the pod as the API server shows it"))?;

@@ -5,6 +5,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use serde::{Deserialize, Serialize};
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, MissedTickBehavior, interval},
@@ -22,10 +23,7 @@ use crate::{
 };
 
 mod decide;
-mod report;
 mod unused;
-
-pub use report::LeftoverReport;
 
 use decide::{Facts, INTERVAL, Leftover, Observations};
 use unused::UnusedVolumes;
@@ -54,6 +52,22 @@ pub struct HousekeepingParts {
     pub report: watch::Sender<LeftoverReport>,
 }
 
+/// Leftovers in `status`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "camelCase")]
+pub struct LeftoverReport {
+    /// Artifacts of deleted pods, which will be terminated.
+    #[serde(default)]
+    pub leftovers: Vec<String>,
+    /// Artifacts without proof that they belong to a pod of the API server; they are not touched.
+    #[serde(default)]
+    pub unmanaged: Vec<String>,
+    /// Volumes that no pod uses, and why they cannot be unstaged.
+    #[serde(default)]
+    pub unused_volumes: Vec<String>,
+}
+
 /// Searches for leftovers until the agent stops.
 pub struct Housekeeping {
     parts: HousekeepingParts,
@@ -71,10 +85,9 @@ struct Stopping;
 impl Housekeeping {
     /// A search that has observed nothing yet.
     pub fn new(parts: HousekeepingParts) -> Self {
-        let storage = Arc::clone(&parts.context.node.storage);
         Self {
-            unused: UnusedVolumes::new(storage, Arc::clone(&parts.counters), parts.report.clone()),
             parts,
+            unused: UnusedVolumes::default(),
             observations: Observations::default(),
             searched_at: None,
         }
@@ -145,14 +158,14 @@ impl Housekeeping {
             ),
             (None, None) => {
                 match context.work.begin(&context.node.effects, UNUSED.to_owned()) {
-                    Ok(work) if hold.is_none() => self.unused.start_round(work).await,
-                    _ => self.unused.reset(None),
+                    Ok(work) if hold.is_none() => self.unused.start_round(&self.parts, work).await,
+                    _ => self.unused.reset(&self.parts.report, None),
                 }
                 return Ok(());
             }
         };
-        self.unused
-            .reset(Some(format!("unused volumes stay as they are: {why}")));
+        let why = format!("unused volumes stay as they are: {why}");
+        self.unused.reset(&self.parts.report, Some(why));
         Ok(())
     }
 
@@ -195,7 +208,7 @@ impl Housekeeping {
     /// Nothing may be removed now.
     fn reset(&mut self) {
         self.observations = Observations::default();
-        self.unused.reset(None);
+        self.unused.reset(&self.parts.report, None);
         self.set_report(Vec::new(), Vec::new());
     }
 

@@ -55,12 +55,8 @@ impl TraceContext {
     /// A child of this span: the step number `index`, which began `start_ms` after the root.
     #[must_use]
     pub fn step(&self, index: usize, start_ms: u64) -> Self {
-        let name = [
-            &self.span_id[..],
-            &start_ms.to_be_bytes(),
-            &(index as u64).to_be_bytes(),
-        ];
-        let hash = digest(&SHA256, &name.concat());
+        let (start, index) = (start_ms.to_be_bytes(), (index as u64).to_be_bytes());
+        let hash = digest(&SHA256, &[&self.span_id[..], &start, &index].concat());
         let mut child = *self;
         child.span_id.copy_from_slice(&hash.as_ref()[..8]);
         child

@@ -19,7 +19,7 @@ use tokio_util::{
 
 use super::{
     ApiError,
-    connection_pool::{Evidence, Proof, RequestParts},
+    connection_pool::{Evidence, JSON, Proof, RequestParts},
     dial::Dial,
     error::read,
     escape::escape,
@@ -28,6 +28,7 @@ use super::{
 use crate::{
     model::pod::{PodObject, PodRef, PodView},
     node::{checkpoint, effects::Effects},
+    unknown::Unknown,
 };
 
 /// Limit of an object in bytes. etcd accepts 1.5 MiB, and JSON is larger.
@@ -63,7 +64,6 @@ struct PodPage<'a> {
     items: Option<Vec<&'a RawValue>>,
 }
 
-const JSON: &str = "application/json";
 const STRATEGIC_MERGE: &str = "application/strategic-merge-patch+json";
 /// All requests share one connection.
 const LANE: usize = 0;
@@ -74,7 +74,19 @@ pub struct NamedPods {
     /// resourceVersion of the list, if it is a number.
     pub version: Option<u64>,
     /// The pod, or why an object that may be the pod is unreadable; `None` if the list has neither.
-    pub pod: Option<Result<PodObject, String>>,
+    pub pod: Option<Result<PodObject, Unknown>>,
+}
+
+/// Metadata of an object that may otherwise be unreadable. What cannot be read is empty.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+#[expect(missing_docs, reason = "as in the API")]
+pub struct RawMetadata {
+    pub uid: String,
+    pub namespace: String,
+    pub name: String,
+    pub resource_version: String,
+    pub finalizers: Vec<String>,
 }
 
 /// One line of a watch.
@@ -90,18 +102,28 @@ pub struct WatchLine {
 /// Lines of a running watch.
 pub type WatchStream = BoxStream<'static, Result<WatchLine, ApiError>>;
 
+impl RawMetadata {
+    /// Reads the metadata of an object in JSON.
+    pub fn read(object: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct Object {
+            metadata: RawMetadata,
+        }
+        serde_json::from_slice(object).map_or_else(|_| Self::default(), |Object { metadata }| metadata)
+    }
+}
+
 impl ApiClient {
-    /// A client for the pods of this node. `config` was read from `kubeconfig`. With a `proof`, each new connection has to
-    /// show this agent's Node first. `dial`, if given, opens the connections.
+    /// A client for the pods of the Node with this name. `config` was read from `kubeconfig`. Each new connection has to show the
+    /// Node first, which passes the `proof`. `dial`, if given, opens the connections.
     pub fn new(
         config: &kube::Config,
         kubeconfig: PathBuf,
         effects: Effects,
-        proof: Option<Proof>,
+        (node_name, proof): (&str, Proof),
         dial: Option<Dial>,
-        node_name: &str,
     ) -> Result<Self, kube::Error> {
-        let evidence = proof.map_or(Evidence::None, |proof| Evidence::Node(node_path(node_name), proof));
+        let evidence = Evidence::Node(node_path(node_name), proof);
         let requests = Requests::new(config, kubeconfig, evidence, dial, effects.blocking())?;
         Ok(Self {
             requests: Arc::new(requests),
@@ -136,18 +158,15 @@ impl ApiClient {
 
     /// The fields of this Node's Lease that a kubelet's renewal changes, as one text; `None` without a Lease.
     pub async fn node_lease(&self) -> Result<Option<String>, ApiError> {
-        let name = &self.node_name;
-        let path = format!(
-            "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{}",
-            escape(name)
-        );
+        let name = escape(&self.node_name);
+        let path = format!("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}");
         match self.get_json::<Value>(&path).await {
             Ok(lease) => {
                 let spec = &lease["spec"];
                 let renewed = [&lease["metadata"]["uid"], &spec["holderIdentity"], &spec["renewTime"]];
                 Ok(Some(renewed.map(ToString::to_string).join(" ")))
             }
-            Err(error) if error.is_absence_of("coordination.k8s.io", "leases", name) => Ok(None),
+            Err(error) if error.is_absence_of("coordination.k8s.io", "leases", &self.node_name) => Ok(None),
             Err(error) => Err(error),
         }
     }
@@ -204,12 +223,11 @@ impl ApiClient {
         let body = answer.into_body().into_data_stream();
         let body = StreamReader::new(body.map_err(std::io::Error::other));
         let lines = AnyDelimiterCodec::new_with_max_length(b"\n".to_vec(), Vec::new(), MAX_OBJECT);
-        Ok(FramedRead::new(body, lines)
-            .map(move |line| {
-                let line = line.map_err(|error| ApiError::unreachable(VERB, PATH, &error))?;
-                read(VERB, PATH, &line)
-            })
-            .boxed())
+        let lines = FramedRead::new(body, lines).map(move |line| {
+            let line = line.map_err(|error| ApiError::unreachable(VERB, PATH, &error))?;
+            read(VERB, PATH, &line)
+        });
+        Ok(lines.boxed())
     }
 
     /// Strategic merge patch of a pod's status. The patch contains the UID, so that it cannot change another pod.
@@ -227,9 +245,8 @@ impl ApiClient {
             _ => STRATEGIC_MERGE,
         };
         let path = format!("{}/status", node_path(&self.node_name));
-        self.write("PATCH", &path, content_type, patch.to_string().into())
-            .await
-            .map(drop)
+        let patch = patch.to_string().into();
+        self.write("PATCH", &path, content_type, patch).await.map(drop)
     }
 
     /// A PersistentVolume. A node may read only those that its pods refer to.
@@ -247,20 +264,18 @@ impl ApiClient {
             "gracePeriodSeconds": 0,
             "preconditions": { "uid": pod.uid.as_str() },
         });
-        let body = self
-            .write("DELETE", &pod_path(pod), JSON, options.to_string().into())
-            .await?;
-        let object = serde_json::from_slice::<DeletedObject>(&body);
-        Ok(object.map(|object| object.metadata.finalizers).unwrap_or_default())
+        let options = options.to_string().into();
+        let body = self.write("DELETE", &pod_path(pod), JSON, options).await?;
+        Ok(RawMetadata::read(&body).finalizers)
     }
 
     /// Lists all pods of this pod's name on this node, completely and consistently.
     pub async fn pods_named(&self, pod: &PodRef) -> Result<NamedPods, ApiError> {
         let mut found = None;
         let each = |item: &RawValue| {
-            let identity = serde_json::from_str::<DeletedObject>(item.get());
+            let uid = RawMetadata::read(item.get().as_bytes()).uid;
             // An unreadable object may be this pod.
-            if identity.map_or(true, |object| object.metadata.uid == pod.uid.as_str()) {
+            if uid.is_empty() || uid == pod.uid.as_str() {
                 found = Some(PodObject::read(item));
             }
         };
@@ -286,7 +301,7 @@ impl ApiClient {
         let _list = self.lists.acquire().await.ok();
         let each = |item: &RawValue| match PodObject::read(item) {
             Ok(object) => each_view(PodView::whole(object, false)),
-            Err(error) => tracing::debug!(error, "Pod cannot be read; skipped"),
+            Err(error) => tracing::debug!(%error, "Pod cannot be read; skipped"),
         };
         self.each_pod(None, each).await.map(drop)
     }
@@ -346,31 +361,13 @@ fn next_page(limit: usize, pods: usize, bytes: usize) -> usize {
     fitting.clamp(1, (limit * MAX_PAGE_GROWTH).min(MAX_PAGE))
 }
 
-/// The fields of an object that show its identity and its finalizers.
-#[derive(Deserialize)]
-struct DeletedObject {
-    #[serde(default)]
-    metadata: DeletedMeta,
-}
-
-#[derive(Default, Deserialize)]
-struct DeletedMeta {
-    #[serde(default)]
-    uid: String,
-    #[serde(default)]
-    finalizers: Vec<String>,
-}
-
 fn node_path(name: &str) -> String {
     format!("/api/v1/nodes/{}", escape(name))
 }
 
 fn pod_path(pod: &PodRef) -> String {
-    format!(
-        "/api/v1/namespaces/{}/pods/{}",
-        escape(&pod.namespace),
-        escape(&pod.name)
-    )
+    let (namespace, name) = (escape(&pod.namespace), escape(&pod.name));
+    format!("/api/v1/namespaces/{namespace}/pods/{name}")
 }
 
 fn get<'a>(verb: &'static str, path: &'a str) -> RequestParts<'a> {

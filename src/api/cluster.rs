@@ -1,7 +1,8 @@
 //! Identity of the connected cluster, and the resourceVersion of its store.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use parking_lot::Mutex;
 use serde_json::Value;
 use tokio::sync::watch;
 
@@ -30,14 +31,12 @@ impl Cluster {
     /// time of the request.
     pub(super) fn check(&self, list: &[u8], before: Option<u64>) -> Result<(), ApiError> {
         let list: Value = read("GET", PATH, list)?;
-        let version = list["metadata"]["resourceVersion"]
-            .as_str()
-            .and_then(|it| it.parse().ok());
+        let version = list["metadata"]["resourceVersion"].as_str().map(str::parse);
         let uid = match list["items"].as_array().map(Vec::as_slice) {
             Some([kube_system]) => kube_system["metadata"]["uid"].as_str(),
             _ => None,
         };
-        let (Some(version), Some(uid)) = (version, uid) else {
+        let (Some(Ok(version)), Some(uid)) = (version, uid) else {
             let why = "it lacks the namespace kube-system or a numeric resourceVersion";
             return Err(ApiError::unreadable("GET", PATH, why));
         };
@@ -49,7 +48,7 @@ impl Cluster {
             );
             return Err(ApiError::blocked("GET", PATH, why));
         }
-        let mut highest = self.version();
+        let mut highest = self.version.lock();
         let Some(before) = before.filter(|_| highest.is_some()) else {
             return Ok(());
         };
@@ -64,18 +63,14 @@ impl Cluster {
 
     /// Records the highest version from now on.
     pub(super) fn follow_store(self: &Arc<Self>) -> StoreFollower {
-        *self.version() = Some(0);
+        *self.version.lock() = Some(0);
         self.restored.send_replace(None);
         StoreFollower(Arc::clone(self))
     }
 
     /// Highest version so far. To be read before a request, since answers may overtake each other.
     pub(super) fn last_store_version(&self) -> Option<u64> {
-        *self.version()
-    }
-
-    fn version(&self) -> MutexGuard<'_, Option<u64>> {
-        self.version.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.version.lock()
     }
 }
 
@@ -90,6 +85,6 @@ impl StoreFollower {
 
 impl Drop for StoreFollower {
     fn drop(&mut self) {
-        *self.0.version() = None;
+        *self.0.version.lock() = None;
     }
 }

@@ -5,10 +5,7 @@
 //! It is no pool of a library: those hand a connection out before a request over it has proven anything, and open one HTTP/2
 //! connection for each server, while a server allows 100 streams over it, and the collector needs more.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -19,6 +16,7 @@ use hyper_rustls::{FixedServerNameResolver, HttpsConnector, HttpsConnectorBuilde
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::client::ConfigExt as _;
+use parking_lot::Mutex;
 use tokio::time::timeout;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _, service_fn, util::BoxCloneSyncService};
 
@@ -35,7 +33,7 @@ use super::{
 const MAX_ANSWER: usize = 8 << 20;
 /// Limit of the proof. A busy server queues requests.
 const PROOF_TIMEOUT: Duration = Duration::from_secs(20);
-const JSON: &str = "application/json";
+pub(super) const JSON: &str = "application/json";
 
 /// Checks the server's answer to a GET of this agent's Node. An error forbids requests over the connection.
 pub type Proof = Arc<dyn Fn(Result<Node, ApiError>) -> BoxFuture<'static, Result<(), ApiError>> + Send + Sync>;
@@ -43,7 +41,6 @@ pub type Proof = Arc<dyn Fn(Result<Node, ApiError>) -> BoxFuture<'static, Result
 /// What a new connection has to show before any other request.
 #[derive(Clone)]
 pub(super) enum Evidence {
-    None,
     /// The Node at this path, which passes the proof.
     Node(String, Proof),
     /// The same cluster as all others, and a store that was not restored to an older state.
@@ -115,8 +112,8 @@ impl ConnectionPool {
             let (sender, last_received) = self.open(lane).await?;
             Ok((self.send_over(sender, parts).await?, last_received))
         };
-        sent.await
-            .map_err(|error: BoxError| ApiError::not_sent(parts.verb, parts.path, error))
+        let not_sent = |error: BoxError| ApiError::not_sent(parts.verb, parts.path, error);
+        sent.await.map_err(not_sent)
     }
 
     /// The open connection with this number. If there is none, it is opened and proven, and other callers wait.
@@ -125,7 +122,7 @@ impl ConnectionPool {
     /// If the connection cannot be opened or proven in time, or the server does not speak HTTP/2. It is not kept then.
     async fn open(&self, number: usize) -> Result<(Sender, LastReceived), BoxError> {
         let connection = {
-            let mut connections = self.connections.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut connections = self.connections.lock();
             let len = connections.len().max(number + 1);
             connections.resize_with(len, Arc::default);
             Arc::clone(&connections[number])
@@ -155,21 +152,17 @@ impl ConnectionPool {
 
     async fn prove(&self, sender: Sender) -> Result<(), BoxError> {
         let (path, before) = match &self.evidence {
-            Evidence::None => return Ok(()),
             Evidence::Node(path, _) => (path.as_str(), None),
             Evidence::Cluster(cluster) => (cluster::PATH, cluster.last_store_version()),
         };
-        let (head, body) = self
-            .send_over(sender, &RequestParts::get("GET", path, JSON))
-            .await?
-            .into_parts();
+        let request = RequestParts::get("GET", path, JSON);
+        let (head, body) = self.send_over(sender, &request).await?.into_parts();
         let body = Limited::new(body, MAX_ANSWER).collect().await?.to_bytes();
         let answer = match head.status.is_success() {
             true => Ok(body),
             false => Err(ApiError::from_answer("GET", path, &head, &body)),
         };
         match &self.evidence {
-            Evidence::None => {}
             Evidence::Node(_, proof) => proof(answer.and_then(|node| read("GET", path, &node))).await?,
             Evidence::Cluster(cluster) => cluster.check(&answer?, before)?,
         }

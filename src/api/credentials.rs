@@ -1,16 +1,20 @@
 //! Current credentials. They are read again when the server refuses them and when their files change.
 
 use std::{
-    hash::{DefaultHasher, Hash as _, Hasher as _},
+    hash::{BuildHasher as _, BuildHasherDefault, DefaultHasher},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use super::{connection_pool::ConnectionPool, kubeconfig};
-use crate::node::threads::{Blocking, Threads};
+use crate::{
+    node::threads::{Blocking, Threads},
+    unknown::Unknown,
+};
 
 /// Shortest interval between reads of refused credentials.
 const MIN_RELOAD_INTERVAL: Duration = Duration::from_secs(5);
@@ -40,7 +44,7 @@ struct Current {
     /// `None` for credentials passed at start.
     files: Option<Files>,
     /// Why they could not be read last, until they can be.
-    error: Option<String>,
+    error: Option<Unknown>,
 }
 
 /// The files of the credentials, with hashes of their content; `None` for a file that cannot be read.
@@ -73,13 +77,13 @@ impl Credentials {
 
     /// The pool for connections with the current credentials.
     pub fn pool(&self) -> Arc<ConnectionPool> {
-        Arc::clone(&self.current().pool)
+        Arc::clone(&self.current.lock().pool)
     }
 
     /// Reads refused credentials again, which may have been renewed. The caller retries the request.
     pub async fn reload_refused(&self) {
         {
-            let mut current = self.current();
+            let mut current = self.current.lock();
             if current.read.elapsed() < MIN_RELOAD_INTERVAL {
                 return;
             }
@@ -101,20 +105,20 @@ impl Credentials {
             return;
         };
         let (path, build_pool) = (self.kubeconfig.clone(), Arc::clone(&self.build_pool));
-        let (known, is_refused) = (self.current().files.clone(), cause == REFUSED);
+        let (known, is_refused) = (self.current.lock().files.clone(), cause == REFUSED);
         let read = move || read_changed(&path, known.as_ref(), is_refused, &build_pool);
         let read = match timeout(READ_TIMEOUT, self.threads.run_blocking(read)).await {
             Ok(Ok(None)) => {
-                self.current().error = None;
+                self.current.lock().error = None;
                 return;
             }
             Ok(Ok(Some((files, pool)))) => pool.map(|pool| (files, pool)),
-            Ok(Err(why)) => Err(why.to_string()),
-            Err(_) => Err(format!("reading its files takes longer than {READ_TIMEOUT:?}")),
+            Ok(Err(why)) => Err(Unknown::new(why)),
+            Err(_) => Err(format!("reading its files takes longer than {READ_TIMEOUT:?}").into()),
         };
         match read {
             Ok((files, pool)) => {
-                let mut current = self.current();
+                let mut current = self.current.lock();
                 // The first read follows the start and is no change.
                 if current.files.replace(files).is_some() {
                     tracing::info!(cause, kubeconfig = ?self.kubeconfig, "Credentials reloaded");
@@ -122,16 +126,12 @@ impl Credentials {
                 (current.pool, current.error) = (Arc::new(pool), None);
             }
             Err(error) => {
-                let known = self.current().error.replace(error.clone());
+                let known = self.current.lock().error.replace(error.clone());
                 if known.as_ref() != Some(&error) {
-                    tracing::error!(cause, error, kubeconfig = ?self.kubeconfig, "Credentials cannot be reloaded");
+                    tracing::error!(cause, %error, kubeconfig = ?self.kubeconfig, "Credentials cannot be reloaded");
                 }
             }
         }
-    }
-
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,15 +141,14 @@ fn read_changed(
     known: Option<&Files>,
     is_refused: bool,
     build_pool: &BuildPool,
-) -> Option<(Files, Result<ConnectionPool, String>)> {
+) -> Option<(Files, Result<ConnectionPool, Unknown>)> {
+    let hash = BuildHasherDefault::<DefaultHasher>::default();
     // Before the read, so that a later change is detected.
-    let files: Files = kubeconfig::credential_files(path)
-        .into_iter()
-        .map(|path| {
-            let content = std::fs::read(&path).ok().map(|content| hash(&content));
-            (path, content)
-        })
-        .collect();
+    let files = kubeconfig::credential_files(path).into_iter().map(|path| {
+        let content = std::fs::read(&path).ok();
+        (path, content.map(|content| hash.hash_one(content)))
+    });
+    let files: Files = files.collect();
     let is_same = known == Some(&files) && files.iter().all(|(_, content)| content.is_some());
     if is_same && !is_refused {
         return None;
@@ -160,14 +159,8 @@ fn read_changed(
     if is_same && !has_command {
         return None;
     }
-    let pool = config.and_then(|config| build_pool(&config).map_err(|error| error.to_string()));
+    let pool = config.and_then(|config| build_pool(&config).map_err(Unknown::new));
     Some((files, pool))
-}
-
-fn hash(content: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    content.hash(&mut hasher);
-    hasher.finish()
 }
 
 #[cfg(test)]
@@ -195,7 +188,7 @@ mod tests {
         let counter = Arc::clone(&built);
         let build_pool: BuildPool = Arc::new(move |config| {
             counter.fetch_add(1, Ordering::SeqCst);
-            ConnectionPool::new(config, Evidence::None, None)
+            ConnectionPool::new(config, Evidence::Cluster(Arc::default()), None)
         });
         let credentials = Credentials::new(&config, path.clone(), build_pool, Blocking::Inline).unwrap();
         let fail_together = async || {
@@ -224,7 +217,8 @@ mod tests {
         let path = dir.path().join("kubeconfig");
         mkfifo(&path, Mode::S_IRUSR | Mode::S_IWUSR).unwrap();
         let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
-        let build_pool: BuildPool = Arc::new(|config| ConnectionPool::new(config, Evidence::None, None));
+        let build_pool: BuildPool =
+            Arc::new(|config| ConnectionPool::new(config, Evidence::Cluster(Arc::default()), None));
         let credentials = Credentials::new(&config, path.clone(), build_pool, Blocking::OnThreads).unwrap();
         let before = credentials.pool();
         // The paused clock does not advance while threads run.

@@ -73,22 +73,6 @@ pub enum ErrorKind {
 // === impl ApiError ===
 
 impl ApiError {
-    /// The HTTP status or one word, as a metric label.
-    pub fn short_reason(&self) -> Cow<'static, str> {
-        match &self.kind {
-            ErrorKind::Refused { code, .. } => match StatusCode::from_u16(*code) {
-                Ok(status) if status.canonical_reason().is_some() => code.to_string().into(),
-                // A server may invent codes.
-                _ => "unknown_status".into(),
-            },
-            ErrorKind::Unreachable { .. } => "unreachable".into(),
-            ErrorKind::UnverifiedServer(_) => "unproven".into(),
-            ErrorKind::Timeout(_) => "timeout".into(),
-            ErrorKind::Unreadable(_) => "unreadable".into(),
-            ErrorKind::Blocked(_) => BLOCKED.into(),
-        }
-    }
-
     pub(crate) fn refused(
         verb: &'static str,
         path: &str,
@@ -228,8 +212,20 @@ pub(crate) fn with_causes(error: &dyn Error) -> String {
 }
 
 impl Reasoned for ApiError {
+    /// The HTTP status or one word, as a metric label.
     fn reason(&self) -> Cow<'static, str> {
-        self.short_reason()
+        match &self.kind {
+            ErrorKind::Refused { code, .. } => match StatusCode::from_u16(*code) {
+                Ok(status) if status.canonical_reason().is_some() => code.to_string().into(),
+                // A server may invent codes.
+                _ => "unknown_status".into(),
+            },
+            ErrorKind::Unreachable { .. } => "unreachable".into(),
+            ErrorKind::UnverifiedServer(_) => "unproven".into(),
+            ErrorKind::Timeout(_) => "timeout".into(),
+            ErrorKind::Unreadable(_) => "unreadable".into(),
+            ErrorKind::Blocked(_) => BLOCKED.into(),
+        }
     }
 }
 
@@ -243,7 +239,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        api::{ApiClient, Lane, MetadataClient},
+        api::{ApiClient, Lane, MetadataClient, Proof},
         model::trace::{BlockedReason, Obstacle},
         node::effects::Effects,
     };
@@ -257,7 +253,7 @@ mod tests {
 
     #[test]
     fn server_cannot_create_a_label_for_each_answer() {
-        let codes = (0..=2000).map(|code| ApiError::refused("GET", "/x", code, None, b"").short_reason());
+        let codes = (0..=2000).map(|code| ApiError::refused("GET", "/x", code, None, b"").reason());
         let codes: BTreeSet<_> = codes.collect();
         assert!(codes.len() < 80, "{codes:?}");
         assert!(codes.contains("409") && codes.contains("unknown_status"));
@@ -284,11 +280,19 @@ mod tests {
         });
         let other_key = KeyPair::generate().unwrap();
         let other_authority = CertificateParams::new([]).unwrap().self_signed(&other_key).unwrap();
+        let proof: Proof = Arc::new(|_| Box::pin(async { Ok(()) }));
         for (url, expected) in [(url.as_str(), true), ("https://127.0.0.1:1", false)] {
             let mut config = kube::Config::new(url.parse().unwrap());
             config.root_cert = Some(vec![other_authority.der().to_vec()]);
             let effects = Effects::none();
-            let pods = ApiClient::new(&config, "none".into(), effects.clone(), None, None, "n1").unwrap();
+            let pods = ApiClient::new(
+                &config,
+                "none".into(),
+                effects.clone(),
+                ("n1", Arc::clone(&proof)),
+                None,
+            )
+            .unwrap();
             let collector = MetadataClient::new(&config, "none".into(), effects, None).unwrap();
             let errors = [
                 pods.version().await.unwrap_err(),

@@ -11,6 +11,7 @@ use kube::config::AuthInfo;
 use rustls::pki_types::{CertificateDer, UnixTime, pem::PemObject as _};
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
+use tower::BoxError;
 use webpki::{EndEntityCert, Error, KeyUsage};
 
 use super::kubeconfig::read_kubeconfig_here;
@@ -39,10 +40,10 @@ impl Expiry {
     ///
     /// # Errors
     /// A certificate that cannot be read.
-    pub fn of_config(config: &kube::Config) -> Result<Option<Self>, String> {
+    pub fn of_config(config: &kube::Config) -> Result<Option<Self>, BoxError> {
         let auth = &config.auth_info;
         let pem = match (&auth.client_certificate_data, &auth.client_certificate) {
-            (Some(data), _) => Some(STANDARD.decode(data).map_err(|error| error.to_string())?),
+            (Some(data), _) => Some(STANDARD.decode(data)?),
             (None, Some(file)) => Some(std::fs::read(file).map_err(|error| format!("{file}: {error}"))?),
             (None, None) => None,
         };
@@ -64,18 +65,15 @@ pub fn expires_soon(end: Timestamp, now: Timestamp) -> bool {
 
 /// Expiry of the first certificate, the client's own. webpki, which rustls uses, checks the expiry first: a check at the end
 /// of time returns it in its error.
-fn certificate_expiry(pem: &[u8]) -> Result<Timestamp, String> {
+fn certificate_expiry(pem: &[u8]) -> Result<Timestamp, BoxError> {
     const END_OF_TIME: UnixTime = UnixTime::since_unix_epoch(Duration::MAX);
-    let der = CertificateDer::from_pem_slice(pem).map_err(|error| error.to_string())?;
-    let certificate = EndEntityCert::try_from(&der).map_err(|error| error.to_string())?;
+    let der = CertificateDer::from_pem_slice(pem)?;
+    let certificate = EndEntityCert::try_from(&der)?;
     let usage = KeyUsage::client_auth();
     match certificate.verify_for_usage(&[], &[], &[], END_OF_TIME, usage, None, None) {
-        Err(Error::CertExpired { not_after, .. }) => {
-            let end = i64::try_from(not_after.as_secs()).map_err(|error| error.to_string())?;
-            Timestamp::from_second(end).map_err(|error| error.to_string())
-        }
-        Err(error) => Err(error.to_string()),
-        Ok(_) => Err("it does not expire".to_owned()),
+        Err(Error::CertExpired { not_after, .. }) => Ok(Timestamp::from_second(not_after.as_secs().try_into()?)?),
+        Err(error) => Err(error.into()),
+        Ok(_) => Err("it does not expire".into()),
     }
 }
 
@@ -114,7 +112,7 @@ mod tests {
             (9999, "9999-05-06T00:00:00Z"),
         ] {
             let pem = [key.serialize_pem(), until(year), until(2040)].concat();
-            assert_eq!(certificate_expiry(pem.as_bytes()), Ok(end.parse().unwrap()));
+            assert_eq!(certificate_expiry(pem.as_bytes()).unwrap(), end.parse().unwrap());
         }
     }
 
@@ -123,7 +121,7 @@ mod tests {
         let empty = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
         for (pem, why) in [("", "no items"), (empty, "BadDer")] {
             let error = certificate_expiry(pem.as_bytes()).unwrap_err();
-            assert!(error.contains(why), "{error}");
+            assert!(error.to_string().contains(why), "{error}");
         }
     }
 

@@ -1,12 +1,6 @@
 //! HTTP/2 connections to the API server, which are pinged.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::Uri;
@@ -17,6 +11,7 @@ use hyper_util::{
     client::legacy::connect::Connection as _,
     rt::{TokioExecutor, TokioIo, TokioTimer},
 };
+use parking_lot::Mutex;
 use tokio::time::Instant;
 use tokio_util::io::InspectReader;
 use tower::{BoxError, Service as _, ServiceExt as _};
@@ -36,11 +31,7 @@ pub(super) type Sender = http2::SendRequest<Full<Bytes>>;
 
 /// When a connection last received something, be it the answer to a ping. Clones share it.
 #[derive(Debug, Clone)]
-pub struct LastReceived {
-    opened: Instant,
-    /// Nanoseconds since then.
-    after: Arc<AtomicU64>,
-}
+pub struct LastReceived(Arc<Mutex<Instant>>);
 
 /// Opens a connection.
 ///
@@ -86,22 +77,18 @@ pub(super) async fn connect(
 impl LastReceived {
     /// Records that something is received now.
     pub fn record(&self) {
-        let after = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.after.store(after, Ordering::Release);
+        *self.0.lock() = Instant::now();
     }
 
     /// The time of the last receipt.
     pub fn time(&self) -> Instant {
-        self.opened + Duration::from_nanos(self.after.load(Ordering::Acquire))
+        *self.0.lock()
     }
 }
 
 impl Default for LastReceived {
     /// Nothing was received before now.
     fn default() -> Self {
-        Self {
-            opened: Instant::now(),
-            after: Arc::default(),
-        }
+        Self(Arc::new(Mutex::new(Instant::now())))
     }
 }

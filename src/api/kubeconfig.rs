@@ -3,42 +3,44 @@
 use std::path::{Path, PathBuf};
 
 use futures::FutureExt as _;
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
-use crate::node::threads::Blocking;
+use crate::{node::threads::Blocking, unknown::Unknown};
 
 /// Reads a kubeconfig on a separate thread.
 ///
 /// # Errors
 /// A message if a file is missing or invalid, or if the kubeconfig names a proxy.
-pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, String> {
+pub async fn read_kubeconfig(path: &Path) -> Result<kube::Config, Unknown> {
     let path = path.to_owned();
     let read = Blocking::OnThreads.run(move || read_kubeconfig_here(&path)).await;
-    read.unwrap_or_else(|why| Err(why.to_string()))
+    read.map_err(Unknown::new).flatten()
 }
 
 /// [`read_kubeconfig`] on the calling thread, which it blocks.
 ///
 /// # Errors
 /// A message if a file is missing or invalid, or if the kubeconfig names a proxy.
-pub fn read_kubeconfig_here(path: &Path) -> Result<kube::Config, String> {
-    let mut kubeconfig =
-        Kubeconfig::read_from(path).map_err(|error| error.to_string().lines().next().unwrap_or_default().to_owned())?;
+pub fn read_kubeconfig_here(path: &Path) -> Result<kube::Config, Unknown> {
+    let first_line = |error: KubeconfigError| Unknown::new(error.to_string().lines().next().unwrap_or_default());
+    let mut kubeconfig = Kubeconfig::read_from(path).map_err(first_line)?;
     for cluster in kubeconfig.clusters.iter_mut().filter_map(|it| it.cluster.as_mut()) {
         if cluster.proxy_url.as_ref().is_some_and(|url| !url.is_empty()) {
-            return Err("it names a proxy-url, and only direct connections are made".to_owned());
+            return Err(Unknown::new(
+                "it names a proxy-url, and only direct connections are made",
+            ));
         }
         // Prevents a proxy from the environment: kube reads it only if the file names none. Removed again below.
         cluster.proxy_url.clone_from(&cluster.server);
     }
     // Reads files only, so it is ready at once.
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).now_or_never();
-    let config = config.ok_or("it is not read at once")?;
-    let mut config = config.map_err(|error| error.to_string())?;
+    let config = config.ok_or_else(|| Unknown::new("it is not read at once"))?;
+    let mut config = config.map_err(Unknown::new)?;
     config.proxy_url = None;
     let server = &config.cluster_url;
     if !matches!(server.scheme_str(), Some("https" | "http")) || server.host().unwrap_or_default().is_empty() {
-        return Err(format!("server {server} must be https://host:port"));
+        return Err(format!("server {server} must be https://host:port").into());
     }
     Ok(config)
 }

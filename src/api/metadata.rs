@@ -15,7 +15,7 @@ use tokio::time::{sleep, timeout};
 use super::{
     ApiError,
     cluster::{self, Cluster, StoreFollower},
-    connection_pool::{Evidence, RequestParts},
+    connection_pool::{Evidence, JSON, RequestParts},
     dial::Dial,
     error::read,
     http2::LastReceived,
@@ -25,7 +25,6 @@ use crate::node::effects::Effects;
 
 /// Accept header of a request for one object.
 const OBJECT: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
-const JSON: &str = "application/json";
 /// Watches over one connection. The API server allows 100 concurrent streams per HTTP/2 connection.
 const WATCHES_PER_CONNECTION: usize = 64;
 /// Limit of a probe. The pings of a connection that does not answer take longer.
@@ -171,10 +170,8 @@ impl MetadataClient {
 
     /// The JSON of a GET with this accept header.
     pub async fn json<T: DeserializeOwned>(&self, lane: Lane, path: &str, accept: &'static str) -> Result<T, ApiError> {
-        let body = self
-            .requests
-            .fetch(lane.number(), RequestParts::get("GET", path, accept));
-        read("GET", path, &body.await?)
+        let parts = RequestParts::get("GET", path, accept);
+        read("GET", path, &self.requests.fetch(lane.number(), parts).await?)
     }
 
     /// Sends a write if the gate allows it. Returns the server's answer.

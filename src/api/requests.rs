@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     ApiError,
-    connection_pool::{Answer, ConnectionPool, Evidence, RequestParts},
+    connection_pool::{Answer, ConnectionPool, Evidence, JSON, RequestParts},
     credentials::Credentials,
     dial::Dial,
     error::{ErrorKind, read},
@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{
     histogram::{self, Histograms},
+    model::failure::Reasoned as _,
     node::threads::Blocking,
 };
 
@@ -98,9 +99,9 @@ impl Requests {
             "spec": { "resourceAttributes": attributes },
         });
         let parts = RequestParts {
-            content_type: Some("application/json"),
+            content_type: Some(JSON),
             body: review.to_string().into(),
-            ..RequestParts::get("POST", REVIEWS, "application/json")
+            ..RequestParts::get("POST", REVIEWS, JSON)
         };
         let review: Value = read("POST", REVIEWS, &self.fetch(0, parts).await?)?;
         Ok(review["status"]["allowed"].as_bool().unwrap_or(false))
@@ -128,7 +129,7 @@ impl Requests {
     ) -> Result<T, ApiError> {
         let started = Instant::now();
         let result = with_timeout(REQUEST_TIMEOUT, verb, path, answer).await;
-        let code = result.as_ref().map_or_else(ApiError::short_reason, |_| "2xx".into());
+        let code = result.as_ref().map_or_else(ApiError::reason, |_| "2xx".into());
         REQUEST_DURATIONS
             .get_or_create(&[("verb", verb.into()), ("code", code)])
             .observe(started.elapsed().as_secs_f64());
@@ -149,8 +150,8 @@ impl Requests {
 
 async fn read_body(verb: &'static str, path: &str, body: Incoming) -> Result<Bytes, ApiError> {
     let body = body.collect().await;
-    body.map(http_body_util::Collected::to_bytes)
-        .map_err(|error| ApiError::unreachable(verb, path, &error))
+    let body = body.map_err(|error| ApiError::unreachable(verb, path, &error))?;
+    Ok(body.to_bytes())
 }
 
 /// Limits a request to `timeout_after`.
@@ -160,9 +161,8 @@ pub async fn with_timeout<T>(
     path: &str,
     answer: impl Future<Output = Result<T, ApiError>>,
 ) -> Result<T, ApiError> {
-    timeout(timeout_after, answer)
-        .await
-        .unwrap_or_else(|_| Err(ApiError::new(verb, path, ErrorKind::Timeout(timeout_after))))
+    let answer = timeout(timeout_after, answer).await;
+    answer.unwrap_or_else(|_| Err(ApiError::new(verb, path, ErrorKind::Timeout(timeout_after))))
 }
 
 // === impl EventWrite ===
@@ -172,7 +172,7 @@ impl EventWrite {
     pub(super) fn parts(self) -> (&'static str, String, &'static str, Bytes) {
         let events = format!("/api/v1/namespaces/{}/events", escape(&self.namespace));
         match &self.repeated {
-            None => ("POST", events, "application/json", self.body),
+            None => ("POST", events, JSON, self.body),
             Some(name) => {
                 let path = format!("{events}/{}", escape(name));
                 ("PATCH", path, "application/merge-patch+json", self.body)

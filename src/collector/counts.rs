@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{api::ApiError, counters::Failures};
+use crate::{api::ApiError, counters::Failures, model::failure::Reasoned as _};
 
 /// Counters since the agent's start.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -46,7 +46,7 @@ impl Counts {
     /// Counts a failure; `true` for the first of its kind.
     pub fn failed(&mut self, step: &'static str, error: &ApiError) -> bool {
         let reasons = self.failures.entry(step.into()).or_default();
-        let times = reasons.entry(error.short_reason()).or_default();
+        let times = reasons.entry(error.reason()).or_default();
         *times += 1;
         *times == 1
     }

@@ -15,6 +15,7 @@ use super::{
 };
 use crate::{
     api::{ApiError, LastReceived, escape},
+    model::failure::Reasoned as _,
     words::some_of,
 };
 
@@ -316,7 +317,7 @@ impl WatchedKind {
         self.watch = None;
         self.failure = Some(WatchFailure {
             text: error.to_string(),
-            reason: error.short_reason().into_owned(),
+            reason: error.reason().into_owned(),
             since: before.unwrap_or(now),
             is_listed: false,
         });

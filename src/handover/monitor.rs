@@ -242,7 +242,7 @@ impl KubeletMonitor {
         let path = learned.unwrap_or_else(|| self.kubeconfig.clone());
         let read = self.reads.run_blocking(move || Expiry::of_kubeconfig(&path));
         let expiry = timeout(CERTIFICATE_TIMEOUT, read).await.ok()?.ok()??;
-        (expiry.expires_at <= self.clock.wall().now()).then_some(expiry.expires_at)
+        (expiry.expires_at <= self.clock.wall.now()).then_some(expiry.expires_at)
     }
 
     async fn lease(&self) -> Result<LeaseState, String> {
@@ -283,7 +283,7 @@ impl KubeletMonitor {
     }
 
     fn report_role(&self, before: &Role, role: &Role, of_kubelet: &Seen<'_>, fenced: &FenceReport) {
-        let wall = self.clock.wall().now();
+        let wall = self.clock.wall.now();
         let report = RoleReport::new(role, of_kubelet, fenced, &self.report.borrow(), wall);
         let failing = report.between_starts_of().map(|failing| failing.fault(wall));
         let starts = failing.map(|failing| failing.to_string());

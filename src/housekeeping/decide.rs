@@ -84,10 +84,8 @@ pub(super) fn decide(mut before: Observations, facts: &Facts, now: Instant) -> (
     let nothing = PodArtifacts::default();
     for uid in found.into_iter().filter(|uid| has_no_pod(uid)) {
         let found = facts.found.get(uid).unwrap_or(&nothing);
-        let observation = before
-            .0
-            .remove(uid)
-            .map_or_else(|| Observation::new(now), Observation::again);
+        let observation = before.0.remove(uid);
+        let observation = observation.map_or_else(|| Observation::new(now), Observation::again);
         match facts.proven_pod(uid, found) {
             Some(pod) => {
                 let artifacts = facts.describe(pod, found);
@@ -131,10 +129,8 @@ impl Facts {
         if artifacts.runtime.as_ref().is_some_and(|sighted| sighted.is_static) {
             return None;
         }
-        let sandbox = artifacts.runtime.as_ref().filter(|sighted| sighted.from_api);
-        let by_sandbox = sandbox
-            .filter(|_| self.snapshot.has_api_pods)
-            .map(|sighted| &sighted.pod);
+        let is_proof = |sighted: &&RuntimePodSummary| sighted.from_api && self.snapshot.has_api_pods;
+        let by_sandbox = artifacts.runtime.as_ref().filter(is_proof).map(|sighted| &sighted.pod);
         let pod = self.begun.get(uid).or_else(|| self.seen.get(uid)).or(by_sandbox)?;
         let its_own = !artifacts.of(&pod.namespace, &pod.name).is_empty();
         (its_own || self.begun.contains_key(uid)).then_some(pod)
@@ -148,9 +144,8 @@ impl Facts {
                 continue;
             }
             unlisted.runtime_pods += 1;
-            let snapshot = &self.snapshot;
-            let is_known =
-                snapshot.pods.contains(uid) || self.with_worker.contains(uid) || self.begun.contains_key(uid);
+            let (snapshot, with_worker) = (&self.snapshot, &self.with_worker);
+            let is_known = snapshot.pods.contains(uid) || with_worker.contains(uid) || self.begun.contains_key(uid);
             if !is_known && (snapshot.has_api_pods || self.seen.contains_key(uid)) {
                 unlisted.uids.insert(uid.clone());
             }
@@ -170,10 +165,9 @@ impl Facts {
 
     fn describe(&self, pod: &PodRef, artifacts: &PodArtifacts) -> String {
         let artifacts = artifacts.of(&pod.namespace, &pod.name);
-        if artifacts.is_empty() {
-            "an entry of the journal".to_owned()
-        } else {
-            artifacts.to_string()
+        match artifacts.is_empty() {
+            true => "an entry of the journal".to_owned(),
+            false => artifacts.to_string(),
         }
     }
 }

@@ -7,11 +7,12 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
+    HousekeepingParts, LeftoverReport,
     decide::{INTERVAL, MIN_AGE},
-    report::LeftoverReport,
 };
 use crate::{
     counters::Counters,
+    tasks::spawn,
     teardown::{
         volumes::{storage::Storage, unstage_unused_volumes},
         work::WorkInProgress,
@@ -22,10 +23,8 @@ use crate::{
 const MAX_DOUBLINGS: u32 = 4;
 
 /// Unmounts and unstages volumes that no pod uses, in at most one task.
+#[derive(Default)]
 pub(super) struct UnusedVolumes {
-    storage: Arc<Storage>,
-    counters: Arc<Counters>,
-    report: watch::Sender<LeftoverReport>,
     volumes: Volumes,
     task: Option<AbortOnDropHandle<Volumes>>,
     /// The result of the task does not count any more.
@@ -51,19 +50,8 @@ struct UnusedVolume {
 // === impl UnusedVolumes ===
 
 impl UnusedVolumes {
-    pub fn new(storage: Arc<Storage>, counters: Arc<Counters>, report: watch::Sender<LeftoverReport>) -> Self {
-        Self {
-            storage,
-            counters,
-            report,
-            volumes: Volumes::default(),
-            task: None,
-            is_stale: false,
-        }
-    }
-
     /// Reports the last round and starts another one, unless it is still in progress.
-    pub async fn start_round(&mut self, work: WorkInProgress) {
+    pub async fn start_round(&mut self, parts: &HousekeepingParts, work: WorkInProgress) {
         match self.task.take() {
             Some(task) if !task.is_finished() => {
                 self.task = Some(task);
@@ -81,30 +69,30 @@ impl UnusedVolumes {
             None => {}
         }
         self.is_stale = false;
-        self.set_report(self.volumes.why());
+        set_report(&parts.report, self.volumes.why());
         let volumes = std::mem::take(&mut self.volumes);
-        let round = round(Arc::clone(&self.storage), Arc::clone(&self.counters), volumes, work);
-        self.task = Some(AbortOnDropHandle::new(tokio::spawn(round)));
+        let storage = Arc::clone(&parts.context.node.storage);
+        self.task = Some(spawn(round(storage, Arc::clone(&parts.counters), volumes, work)));
     }
 
     /// Drops all observations, and reports why, if there is a reason. A call in progress completes, or is stopped by the guard.
-    pub fn reset(&mut self, why: Option<String>) {
+    pub fn reset(&mut self, report: &watch::Sender<LeftoverReport>, why: Option<String>) {
         self.volumes = Volumes::default();
         self.is_stale = true;
-        self.set_report(why.into_iter().collect());
+        set_report(report, why.into_iter().collect());
     }
+}
 
-    /// Reports the failures, and logs new ones.
-    fn set_report(&self, now: Vec<String>) {
-        self.report.send_if_modified(|report| {
-            for why in now.iter().filter(|why| !report.unused_volumes.contains(why)) {
-                tracing::warn!(why, "Unused volume cannot be unstaged; will retry");
-            }
-            let changed = report.unused_volumes != now;
-            report.unused_volumes = now;
-            changed
-        });
-    }
+/// Reports the failures, and logs new ones.
+fn set_report(report: &watch::Sender<LeftoverReport>, now: Vec<String>) {
+    report.send_if_modified(|report| {
+        for why in now.iter().filter(|why| !report.unused_volumes.contains(why)) {
+            tracing::warn!(why, "Unused volume cannot be unstaged; will retry");
+        }
+        let changed = report.unused_volumes != now;
+        report.unused_volumes = now;
+        changed
+    });
 }
 
 async fn round(storage: Arc<Storage>, counters: Arc<Counters>, mut volumes: Volumes, work: WorkInProgress) -> Volumes {

@@ -8,15 +8,16 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ffi::OsString,
-    fmt, fs, io,
+    fmt, fs,
     path::{Path, PathBuf},
 };
 
 use nix::errno::Errno;
 
 use super::{
+    dirs::Dir,
     effects::{Effects, Outcome},
-    fault::{Fault, errno},
+    fault::{BadPart, Fault, errno},
     mounts::MountTable,
     systemd::Systemd,
 };
@@ -33,7 +34,7 @@ pub(super) mod survivor;
 use group::Group;
 pub(super) use group::is_valid_pid;
 pub use hierarchy::{Hierarchy, HierarchyKind};
-pub use name::{BadPart, PodCgroup, Qos, pod_cgroup_name, pod_slice_name, uid_in};
+pub use name::{PodCgroup, Qos, pod_cgroup_name, pod_slice_name, uid_in};
 pub use survivor::{Survivor, Survivors};
 
 type NameOf = fn(&str, Qos, &str) -> Result<PodCgroup, BadPart>;
@@ -45,7 +46,8 @@ const QOS: [Qos; 3] = [Qos::Guaranteed, Qos::Burstable, Qos::BestEffort];
 /// All cgroup hierarchies in which a pod may have a cgroup.
 #[derive(Debug, Clone)]
 pub struct Cgroups {
-    hierarchies: Vec<Hierarchy>,
+    /// The mounted hierarchies, each once.
+    pub hierarchies: Vec<Hierarchy>,
     /// Creates and stops the slices of the systemd driver.
     systemd: Systemd,
 }
@@ -63,7 +65,7 @@ impl Cgroups {
         }
         Ok(Self {
             hierarchies,
-            systemd: Systemd::of_host(),
+            systemd: Systemd::default(),
         })
     }
 
@@ -83,11 +85,6 @@ impl Cgroups {
         any.is_some_and(|any| any.path().parent().is_some_and(|kubepods| self.may_exist(kubepods)))
     }
 
-    /// The hierarchies, each once.
-    pub fn hierarchies(&self) -> &[Hierarchy] {
-        &self.hierarchies
-    }
-
     /// Whether pods below this cgroup root are in slices of the systemd driver, and none is in a cgroup of the cgroupfs
     /// driver.
     pub fn has_slices(&self, cgroup_root: &str) -> bool {
@@ -104,11 +101,12 @@ impl Cgroups {
             };
             let parent = any.path().parent().unwrap_or_else(|| Path::new(""));
             for hierarchy in &self.hierarchies {
-                for name in names_in(&hierarchy.path.join(parent))? {
+                let names = Dir::open(&hierarchy.path.join(parent))?.map(|dir| dir.names());
+                for name in names.transpose()?.unwrap_or_default() {
                     let is_named_so = |uid: &String| {
-                        name_of(cgroup_root, qos, uid).is_ok_and(|pod| pod.path().file_name() == Some(name.as_ref()))
+                        name_of(cgroup_root, qos, uid).is_ok_and(|pod| pod.path().file_name() == Some(&name))
                     };
-                    pods.extend(name::uid_in(&name).filter(is_named_so));
+                    pods.extend(name.to_str().and_then(name::uid_in).filter(is_named_so));
                 }
             }
         }
@@ -160,7 +158,7 @@ impl Cgroups {
     /// Thaws the pod's cgroup. A frozen process handles no stop signal, and on v1 no SIGKILL. A failure in one hierarchy does not
     /// keep the others frozen.
     pub fn thaw(&self, pod: &PodCgroup, effects: &Effects) -> (Outcome, Vec<Fault>) {
-        collect(self.cgroups_of(pod).map(|group| group.thaw(effects)))
+        Outcome::collect(self.cgroups_of(pod).map(|group| group.thaw(effects)))
     }
 
     fn cgroups_of<'a>(&'a self, pod: &'a PodCgroup) -> impl Iterator<Item = Group> + 'a {
@@ -174,44 +172,14 @@ impl Cgroups {
 
 impl fmt::Display for Cgroups {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let v1 = self
-            .hierarchies
-            .iter()
-            .filter(|it| it.kind != HierarchyKind::V2)
-            .count();
+        let is_v1 = |it: &&Hierarchy| it.kind != HierarchyKind::V2;
+        let v1 = self.hierarchies.iter().filter(is_v1).count();
         match (v1, self.hierarchies.len() > v1) {
             (0, _) => f.write_str("v2"),
             (v1, true) => write!(f, "hybrid: {v1} v1 hierarchies and the unified one"),
             (v1, false) => write!(f, "v1: {v1} hierarchies"),
         }
     }
-}
-
-/// `Done` if any of these effects was, and all faults.
-fn collect(results: impl IntoIterator<Item = Result<Outcome, Fault>>) -> (Outcome, Vec<Fault>) {
-    let (mut outcome, mut faults) = (Outcome::Nothing, Vec::new());
-    for result in results {
-        match result {
-            Ok(done) => outcome = outcome.and(done),
-            Err(fault) => faults.push(fault),
-        }
-    }
-    (outcome, faults)
-}
-
-/// Names of the directory's entries that are UTF-8. Empty if the directory does not exist.
-fn names_in(dir: &Path) -> Result<Vec<String>, Fault> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries,
-    };
-    let names = entries.and_then(|entries| {
-        entries
-            .map(|entry| Ok(entry?.file_name().into_string().ok()))
-            .collect::<io::Result<Vec<_>>>()
-    });
-    let names = names.map_err(|error| Fault::new("read", dir, errno(&error)))?;
-    Ok(names.into_iter().flatten().collect())
 }
 
 #[cfg(test)]
@@ -221,7 +189,7 @@ mod tests {
     fn cgroups(hierarchies: Vec<Hierarchy>) -> Cgroups {
         Cgroups {
             hierarchies,
-            systemd: Systemd::of_host(),
+            systemd: Systemd::default(),
         }
     }
 

@@ -80,7 +80,7 @@ fn unless_empty<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D:
 pub fn read(dir: &Dir) -> Result<VolumeDataFile, Fault> {
     match dir.read_file(OsStr::new(FILE), MAX_SIZE) {
         Ok(None) => Ok(VolumeDataFile::Missing),
-        Ok(Some(bytes)) => Ok(parse(&bytes).map_or_else(VolumeDataFile::Invalid, VolumeDataFile::Read)),
+        Ok(Some(bytes)) => Ok(parse(&bytes)),
         Err(Fault {
             cause: cause @ (Cause::TooLarge(_) | Cause::NotRegularFile),
             ..
@@ -98,22 +98,19 @@ pub fn read_at(path: &Path) -> Result<VolumeDataFile, Fault> {
 }
 
 /// Parses a `vol_data.json`.
-///
-/// # Errors
-/// Why it is invalid.
-pub fn parse(bytes: &[u8]) -> Result<VolumeData, String> {
+pub fn parse(bytes: &[u8]) -> VolumeDataFile {
     // Its blocks may be all zero.
-    if bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace()) {
-        return Err("it is empty".to_owned());
-    }
-    let data: VolumeData = serde_json::from_slice(bytes).map_err(|error| match error.is_eof() {
-        true => "it is cut off".to_owned(),
-        false => format!("it is not what a kubelet writes: {error}"),
-    })?;
-    match &data.driver {
-        Some(driver) if !is_driver(driver) => Err(format!("{driver:?} is not the name of a driver")),
-        _ => Ok(data),
-    }
+    let is_empty = bytes.iter().all(|byte| *byte == 0 || byte.is_ascii_whitespace());
+    let why = match serde_json::from_slice::<VolumeData>(bytes) {
+        _ if is_empty => "it is empty".to_owned(),
+        Err(error) if error.is_eof() => "it is cut off".to_owned(),
+        Err(error) => format!("it is not what a kubelet writes: {error}"),
+        Ok(data) => match &data.driver {
+            Some(driver) if !is_driver(driver) => format!("{driver:?} is not the name of a driver"),
+            _ => return VolumeDataFile::Read(data),
+        },
+    };
+    VolumeDataFile::Invalid(why)
 }
 
 /// Whether a driver may have this name. Such a name is safe in a path.

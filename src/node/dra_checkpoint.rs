@@ -15,6 +15,7 @@ use super::{
     fault::{Cause, Fault},
     plugins::ClaimRef,
 };
+use crate::unknown::Unknown;
 
 /// The file's name in the kubelet's root directory.
 pub const FILE: &str = "dra_manager_state";
@@ -78,7 +79,7 @@ struct DriverState {
 /// # Errors
 /// When the file cannot be read, or may be wrong or incomplete.
 pub fn read(root: &Dir) -> Result<Option<Vec<PreparedClaim>>, Fault> {
-    let invalid = |why| {
+    let invalid = |why: Unknown| {
         let why = format!("{why}; the pod waits for a kubelet, which starts only after that file is moved away");
         Fault::new("read", root.path().join(FILE), Cause::Message(why))
     };
@@ -90,14 +91,13 @@ pub fn read(root: &Dir) -> Result<Option<Vec<PreparedClaim>>, Fault> {
 ///
 /// # Errors
 /// When it cannot be parsed, or was modified or truncated.
-pub fn parse(bytes: &[u8]) -> Result<Vec<PreparedClaim>, String> {
-    let unreadable = |error: serde_json::Error| error.to_string();
-    let envelope: Envelope = serde_json::from_slice(bytes).map_err(unreadable)?;
+pub fn parse(bytes: &[u8]) -> Result<Vec<PreparedClaim>, Unknown> {
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(Unknown::new)?;
     let (actual, expected) = (crc32fast::hash(envelope.data.as_bytes()), envelope.checksum);
     if expected != u64::from(actual) {
-        return Err(format!("its checksum is {actual} and should be {expected}"));
+        return Err(format!("its checksum is {actual} and should be {expected}").into());
     }
-    let data: Data = serde_json::from_str(&envelope.data).map_err(unreadable)?;
+    let data: Data = serde_json::from_str(&envelope.data).map_err(Unknown::new)?;
     let claims = data.claim_info_state_list.unwrap_or_default();
     Ok(claims.into_iter().map(PreparedClaim::from).collect())
 }
@@ -118,6 +118,7 @@ impl From<ClaimInfo> for PreparedClaim {
     fn from(info: ClaimInfo) -> Self {
         let skips = |state: &Option<DriverState>| state.as_ref().is_some_and(DriverState::skips_unprepare);
         let drivers = info.drivers.unwrap_or_default().into_iter();
+        let drivers = drivers.filter(|(_, state)| !skips(state));
         Self {
             claim: ClaimRef {
                 namespace: info.namespace,
@@ -125,10 +126,7 @@ impl From<ClaimInfo> for PreparedClaim {
                 name: info.name,
             },
             pods: info.pods.unwrap_or_default().into_keys().collect(),
-            drivers: drivers
-                .filter(|(_, state)| !skips(state))
-                .map(|(driver, _)| driver)
-                .collect(),
+            drivers: drivers.map(|(driver, _)| driver).collect(),
         }
     }
 }
@@ -173,7 +171,7 @@ mod tests {
     #[test]
     fn modified_truncated_or_invalid_checkpoint_is_an_error() {
         let error = parse(WRITTEN.replace("CRC", "7").as_bytes()).unwrap_err();
-        assert_eq!(error, format!("its checksum is {CHECKSUM} and should be 7"));
+        assert_eq!(error.to_string(), format!("its checksum is {CHECKSUM} and should be 7"));
         let whole = WRITTEN.replace("CRC", CHECKSUM);
         for cut in 0..whole.len() {
             assert!(parse(&whole.as_bytes()[..cut]).is_err(), "{cut}");

@@ -68,7 +68,8 @@ pub enum Outcome {
 pub struct Effects {
     gate: Arc<dyn Gate>,
     threads: Threads,
-    unmounting: Unmounting,
+    /// Settings of unmounts, and those that hang.
+    pub unmounting: Unmounting,
 }
 
 impl Gate for OpenGate {}
@@ -88,6 +89,18 @@ impl Outcome {
             (Self::Done, _) | (_, Self::Done) => Self::Done,
             (Self::Nothing, Self::Nothing) => Self::Nothing,
         }
+    }
+
+    /// Result of many effects: `Done` if any was, and all faults.
+    pub(super) fn collect(results: impl IntoIterator<Item = Result<Self, Fault>>) -> (Self, Vec<Fault>) {
+        let (mut outcome, mut faults) = (Self::Nothing, Vec::new());
+        for result in results {
+            match result {
+                Ok(done) => outcome = outcome.and(done),
+                Err(fault) => faults.push(fault),
+            }
+        }
+        (outcome, faults)
     }
 }
 
@@ -115,17 +128,12 @@ impl Effects {
         Self { unmounting, ..self }
     }
 
-    /// Settings of unmounts, and those that hang.
-    pub fn unmounting(&self) -> &Unmounting {
-        &self.unmounting
-    }
-
     /// Effects that are always refused, on threads of their own: a read that hangs takes no thread from work on pods.
     #[must_use]
     pub fn refusing(&self, threads: Threads) -> Self {
         Self {
             gate: Self::none().gate,
-            threads: threads.with_blocking(self.threads.blocking()),
+            threads: threads.with_blocking(self.threads.blocking),
             ..self.clone()
         }
     }
@@ -159,7 +167,7 @@ impl Effects {
 
     /// How blocking work is executed.
     pub fn blocking(&self) -> Blocking {
-        self.threads.blocking()
+        self.threads.blocking
     }
 
     /// Runs blocking work with these effects, when a thread is free.

@@ -157,6 +157,11 @@ pub struct Fault {
     pub holders: Vec<i32>,
 }
 
+/// A text that may not be part of a name, since it would lead to another directory; and what the name is of.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} cannot be part of the name of a {1}")]
+pub struct BadPart(pub String, pub &'static str);
+
 /// The error number; `EIO` if the error is not from the kernel.
 pub(crate) fn errno(error: &std::io::Error) -> Errno {
     error.raw_os_error().map_or(Errno::EIO, Errno::from_raw)
@@ -198,12 +203,6 @@ impl From<Errno> for Cause {
     }
 }
 
-impl From<Hanging> for Cause {
-    fn from(hanging: Hanging) -> Self {
-        Self::Hangs(Box::new(hanging))
-    }
-}
-
 // === impl Fault ===
 
 impl Fault {
@@ -229,11 +228,21 @@ impl Fault {
         matches!(self.cause, Cause::Blocked(_))
     }
 
+    /// The error number of the system call that failed.
+    pub fn errno(&self) -> Option<Errno> {
+        match self.cause {
+            Cause::Errno(errno) => Some(errno),
+            _ => None,
+        }
+    }
+
     /// Converts it to a failure of this step.
     pub fn failure(&self, step: Step) -> Failure {
         Failure::new(step, "", self)
     }
 }
+
+impl Reasoned for BadPart {}
 
 impl Reasoned for Fault {
     /// The name of the error number if there is one.

@@ -2,12 +2,7 @@
 //!
 //! Never accesses the mounted file system, whose server may not answer: reads only links and text in /proc.
 
-use std::{
-    collections::HashMap,
-    path::Path,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use super::{
     mounts::{mount::Mount, table::MountTable},
@@ -39,13 +34,11 @@ pub fn holders(
     let Some(first) = busy.first() else {
         return HashMap::new();
     };
-    let found = Arc::new(Mutex::new(Scan::new(proc.to_owned(), Arc::clone(table), busy.to_vec())));
-    let search = {
-        let found = Arc::clone(&found);
-        move || scan::search_all(&found, SEARCH_LIMIT)
-    };
+    let scan = Scan::new(proc.to_owned(), Arc::clone(table), busy.to_vec());
+    let found = Arc::clone(&scan.found);
+    let search = move || scan.search_all(SEARCH_LIMIT);
     let result = in_flight.run_with_timeout(&first.path, call, READ_LIMIT, search);
-    let mut holders = found.lock().unwrap_or_else(PoisonError::into_inner).found();
+    let mut holders = found.lock().clone();
     for it in holders.values_mut() {
         it.is_incomplete = result != Ok(true);
     }

@@ -59,7 +59,7 @@ impl Host {
     /// Its identity in this boot.
     pub fn identity(&self) -> Identity {
         Identity {
-            boot_id: Some(self.clock.boot_id().to_owned()),
+            boot_id: Some(self.clock.boot_id.clone()),
             ..Identity::read(&self.root)
         }
     }

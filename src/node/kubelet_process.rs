@@ -70,16 +70,12 @@ pub enum Started {
 ///
 /// # Errors
 /// When a name cannot be read.
-pub fn with_kubelet_name(proc: &Path, mut pids: Vec<i32>) -> io::Result<Vec<i32>> {
-    let mut failed = None;
-    pids.retain(|pid| match kind(&procfs::dir(proc, *pid)) {
-        Ok(kind) => kind.is_some(),
-        Err(error) => {
-            failed = Some(error);
-            true
-        }
-    });
-    failed.map_or(Ok(pids), Err)
+pub fn with_kubelet_name(proc: &Path, pids: Vec<i32>) -> io::Result<Vec<i32>> {
+    let mut named = Vec::new();
+    for pid in pids {
+        named.extend(kind(&procfs::dir(proc, pid))?.map(|_| pid));
+    }
+    Ok(named)
 }
 
 /// Checks processes that have just executed a program. Reads nothing of any other process.
@@ -187,7 +183,7 @@ impl<'a> Search<'a> {
     /// directories.
     fn judge(&self, pid: i32, kind: Kind, dir: &Path, listens_below: Vec<PathBuf>) -> Option<KubeletProcess> {
         let arguments = fs::read(dir.join("cmdline"));
-        let command = readable(arguments.as_ref().map(Clone::clone).unwrap_or_default());
+        let command = readable(arguments.as_deref().unwrap_or_default());
         let arguments = arguments.map_err(|error| fault::errno(&error));
         let probed = arguments.and_then(|arguments| {
             let (dir, local) = (dir.to_owned(), self.local.clone());

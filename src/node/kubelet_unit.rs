@@ -35,7 +35,7 @@ pub fn on_this_node(proc: &Path) -> ReadUnit {
     let proc: Arc<Path> = proc.into();
     Arc::new(move |learned| {
         let proc = Arc::clone(&proc);
-        async move { read(&Systemd::of_host(), Path::new(journal::PROGRAM), &proc, learned).await }.boxed()
+        async move { read(&Systemd::default(), Path::new(journal::PROGRAM), &proc, learned).await }.boxed()
     })
 }
 
@@ -75,7 +75,7 @@ async fn with_reason(mut unit: KubeletUnit, journalctl: &Path, proc: &Path) -> K
                 entries.retain(|entry| entry.run == unit.run);
                 unit.last_error = last_error(&entries, 1);
             }
-            Err(why) => unit.journal_unread = Some(why),
+            Err(why) => unit.journal_unread = Some(why.to_string()),
         }
     }
     unit

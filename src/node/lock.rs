@@ -21,15 +21,16 @@ use nix::{
     unistd::geteuid,
 };
 
-use super::fault::{Fault, errno};
+use super::{
+    fault::{Fault, errno},
+    host::PROC,
+};
 use crate::model::foreign::ForeignText;
 
 /// Cgroup name of the agent's service.
 const SERVICE: &str = "/pod-teardown.service";
 /// Directory of the lock files. Not the service's runtime directory, which systemd removes.
 const LOCKS: &str = "run/pod-teardown-locks";
-/// Mount point of procfs.
-const PROC: &str = "/proc";
 /// Maximum length of a path in a file name, in bytes.
 const MAX_NAME: usize = 200;
 
@@ -133,9 +134,7 @@ fn lock_file(dir: &Path, locks: &Path, path: &Path) -> Result<Flock<File>, LockE
 
 /// The PID that the holder has written.
 fn pid_in(file: &mut File) -> Option<i32> {
-    let mut text = String::new();
-    file.take(16).read_to_string(&mut text).ok()?;
-    text.parse().ok()
+    io::read_to_string(file.take(16)).ok()?.parse().ok()
 }
 
 // === impl LockOwner ===
@@ -147,21 +146,16 @@ impl LockOwner {
         let cgroups = fs::read_to_string(of_holder.join("cgroup")).unwrap_or_default();
         Self {
             pid,
-            command: readable(command),
+            command: readable(&command),
             in_service: cgroups.lines().any(|cgroup| cgroup.ends_with(SERVICE)),
         }
     }
 }
 
 /// A command line as text.
-pub(super) fn readable(mut cmdline: Vec<u8>) -> ForeignText {
-    while cmdline.last() == Some(&0) {
-        cmdline.pop();
-    }
-    for byte in cmdline.iter_mut().filter(|byte| **byte == 0) {
-        *byte = b' ';
-    }
-    ForeignText::from_bytes(&cmdline)
+pub(super) fn readable(cmdline: &[u8]) -> ForeignText {
+    let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();
+    ForeignText::from_bytes(words.join(&b' ').trim_ascii_end())
 }
 
 fn describe(holder: Option<&LockOwner>) -> String {
@@ -293,9 +287,6 @@ mod tests {
 
     #[test]
     fn command_lines_contain_spaces() {
-        assert_eq!(
-            readable(b"/usr/bin/agent\0run\0--x\0".to_vec()),
-            "/usr/bin/agent run --x".into()
-        );
+        assert_eq!(readable(b"/usr/bin/agent\0run\0--x\0"), "/usr/bin/agent run --x".into());
     }
 }

@@ -10,9 +10,8 @@ use std::{
 use super::{
     dirs::Dir,
     effects::{Effects, Outcome},
-    fault::{Fault, errno},
+    fault::{BadPart, Fault, errno},
 };
-use crate::model::failure::Reasoned;
 
 /// The kubelet truncates a link's name before its suffix, to fit a file name.
 const MAX_LINK_STEM: usize = 251;
@@ -25,11 +24,6 @@ pub struct PodLogs {
     link_prefix: String,
 }
 
-/// A namespace, name or UID that would lead to another directory.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} cannot be part of the name of a log directory")]
-pub struct BadPart(String);
-
 // === impl PodLogs ===
 
 impl PodLogs {
@@ -37,14 +31,13 @@ impl PodLogs {
     pub fn new(root: &Path, namespace: &str, name: &str, uid: &str) -> Result<Self, BadPart> {
         for part in [namespace, name, uid] {
             if !is_part(part) {
-                return Err(BadPart(part.to_owned()));
+                return Err(BadPart(part.to_owned(), "log directory"));
             }
         }
-        let link_prefix = format!("{name}_{namespace}_");
         Ok(Self {
             root: root.to_owned(),
             dir: format!("{namespace}_{name}_{uid}"),
-            link_prefix,
+            link_prefix: format!("{name}_{namespace}_"),
         })
     }
 
@@ -57,19 +50,17 @@ impl PodLogs {
     /// error.
     pub async fn remove(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
         let (logs, links) = (self.clone(), links.to_owned());
-        let result = effects
-            .run_blocking(move |effects| logs.remove_blocking(&links, effects))
-            .await;
-        result.unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
+        let removed = effects.run_blocking(move |effects| logs.remove_blocking(&links, effects));
+        let removed = removed.await;
+        removed.unwrap_or_else(|why| Err(vec![Fault::new("remove", self.path(), why)]))
     }
 
     fn remove_blocking(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let root = resolved(&self.root).map_err(|fault| vec![fault])?;
-        let links = self.remove_links(links, root.as_deref(), effects);
-        let dir = match root.as_deref().map(Dir::open).transpose() {
-            Ok(Some(Some(root))) => root.remove_tree(self.dir.as_ref(), effects),
-            Ok(_) => Ok(Outcome::Nothing),
-            Err(fault) => Err(vec![fault]),
+        let root = open(&self.root)?;
+        let links = self.remove_links(links, root.as_ref().map(Dir::path), effects);
+        let dir = match root {
+            Some(root) => root.remove_tree(self.dir.as_ref(), effects),
+            None => Ok(Outcome::Nothing),
         };
         match (links, dir) {
             (Ok(links), Ok(dir)) => Ok(links.and(dir)),
@@ -79,30 +70,17 @@ impl PodLogs {
 
     /// Removes only links with the pod's name that point into the pod's directory: a pod with the same name has its own.
     fn remove_links(&self, links: &Path, root: Option<&Path>, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let one = |fault| vec![fault];
-        let Some(links) = resolved(links).map_err(one)? else {
+        let Some(links) = open(links)? else {
             return Ok(Outcome::Nothing);
         };
-        let Some(links) = Dir::open(&links).map_err(one)? else {
-            return Ok(Outcome::Nothing);
-        };
-        let targets: Vec<PathBuf> = [Some(&*self.root), root]
-            .into_iter()
-            .flatten()
-            .map(|it| it.join(&self.dir))
-            .collect();
-        let mut outcome = Outcome::Nothing;
-        let mut faults = Vec::new();
-        for name in links.names().map_err(one)?.iter().filter(|name| self.may_be_link(name)) {
-            let removed = links.link_target(name).and_then(|target| match target {
-                Some(target) if targets.iter().any(|dir| target.starts_with(dir)) => links.remove_file(name, effects),
-                _ => Ok(Outcome::Nothing),
-            });
-            match removed {
-                Ok(done) => outcome = outcome.and(done),
-                Err(fault) => faults.push(fault),
-            }
-        }
+        let roots = [&*self.root].into_iter().chain(root);
+        let targets: Vec<PathBuf> = roots.map(|root| root.join(&self.dir)).collect();
+        let names = links.names()?.into_iter().filter(|name| self.may_be_link(name));
+        let removed = names.map(|name| match links.link_target(&name)? {
+            Some(target) if targets.iter().any(|dir| target.starts_with(dir)) => links.remove_file(&name, effects),
+            _ => Ok(Outcome::Nothing),
+        });
+        let (outcome, faults) = Outcome::collect(removed);
         if faults.is_empty() { Ok(outcome) } else { Err(faults) }
     }
 
@@ -116,9 +94,9 @@ impl PodLogs {
 }
 
 /// The configured directories may be below symlinks; entries in them are opened without following any. `None` if missing.
-fn resolved(path: &Path) -> Result<Option<PathBuf>, Fault> {
+fn open(path: &Path) -> Result<Option<Dir>, Fault> {
     match path.canonicalize() {
-        Ok(path) => Ok(Some(path)),
+        Ok(path) => Dir::open(&path),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Fault::new("resolve", path, errno(&error))),
     }
@@ -129,8 +107,6 @@ fn is_part(part: &str) -> bool {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
     (1..=253).contains(&part.len()) && part.bytes().all(allowed) && part != "." && part != ".."
 }
-
-impl Reasoned for BadPart {}
 
 #[cfg(test)]
 mod tests {
@@ -155,7 +131,7 @@ mod tests {
             for (ns, name, uid) in [(bad, "n", "u"), ("ns", bad, "u"), ("ns", "n", bad)] {
                 assert_eq!(
                     PodLogs::new(Path::new("/logs"), ns, name, uid),
-                    Err(BadPart(bad.to_owned()))
+                    Err(BadPart(bad.to_owned(), "log directory"))
                 );
             }
         }

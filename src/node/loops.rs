@@ -116,14 +116,10 @@ fn attached_file(open: &File) -> Option<FileId> {
 /// The path of a loop device's file; `None` if it is not attached.
 fn backing_file(device: &OsStr, sys_block: &Path) -> Result<Option<PathBuf>, Fault> {
     let file = sys_block.join(device).join("loop/backing_file");
-    let mut text = match fs::read(&file) {
+    let mut text = match fs::read(&file).map_err(|error| errno(&error)) {
         Ok(text) => text,
-        Err(error) => {
-            return match errno(&error) {
-                Errno::ENOENT | Errno::ENXIO | Errno::ENODEV => Ok(None),
-                errno => Err(Fault::new("read", file, errno)),
-            };
-        }
+        Err(Errno::ENOENT | Errno::ENXIO | Errno::ENODEV) => return Ok(None),
+        Err(errno) => return Err(Fault::new("read", file, errno)),
     };
     text.truncate(text.strip_suffix(b"\n").unwrap_or(&text).len());
     text.truncate(text.strip_suffix(DELETED).unwrap_or(&text).len());

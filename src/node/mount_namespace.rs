@@ -1,6 +1,10 @@
 //! Compares the agent's mount namespace with the runtime's: an unmount in another one has no effect there.
 
-use std::{fs, io, os::unix::fs::MetadataExt, path::Path, time::Duration};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use tokio::{net::UnixStream, time::sleep};
 
@@ -8,9 +12,6 @@ use crate::model::problem::{Problem, ProblemKind};
 
 /// Interval between checks for a missing runtime.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Device and inode of a namespace.
-type Namespace = (u64, u64);
 
 /// Checks as [`check`]. Waits while the runtime is down.
 ///
@@ -54,16 +55,15 @@ async fn peer(socket: &Path) -> io::Result<i32> {
         .ok_or_else(|| io::Error::other("it is in another pid namespace"))
 }
 
-fn namespace(proc: &Path, pid: &str) -> io::Result<Namespace> {
-    let found = fs::metadata(proc.join(pid).join("ns/mnt"))?;
-    Ok((found.dev(), found.ino()))
+fn namespace(proc: &Path, pid: &str) -> io::Result<PathBuf> {
+    fs::read_link(proc.join(pid).join("ns/mnt"))
 }
 
 fn judge(
     pid: i32,
-    ours: io::Result<Namespace>,
-    runtime: io::Result<Namespace>,
-    init: io::Result<Namespace>,
+    ours: io::Result<PathBuf>,
+    runtime: io::Result<PathBuf>,
+    init: io::Result<PathBuf>,
 ) -> Result<(), Problem> {
     match (ours, runtime, init) {
         (Err(error), _, _) => Err(unread(false, &format!("the agent's cannot be read: {error}"))),
@@ -114,13 +114,13 @@ fn unread(runtime_is_down: bool, why: &str) -> Problem {
 mod tests {
     use super::*;
 
-    fn denied() -> io::Result<Namespace> {
+    fn denied() -> io::Result<PathBuf> {
         Err(io::Error::from(io::ErrorKind::PermissionDenied))
     }
 
     #[test]
     fn every_combination_is_judged() {
-        let (a, b) = (|| Ok((4, 1)), || Ok((4, 2)));
+        let (a, b) = (|| Ok("mnt:[1]".into()), || Ok("mnt:[2]".into()));
         let ended = || Err(io::Error::from(io::ErrorKind::NotFound));
         assert_eq!(judge(7, a(), a(), a()), Ok(()));
         assert_eq!(judge(7, a(), a(), denied()), Ok(()));

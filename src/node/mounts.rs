@@ -3,13 +3,14 @@
 use std::{
     path::PathBuf,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use nix::errno::Errno;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::fault::{Fault, errno};
@@ -72,7 +73,7 @@ impl Mounts {
     /// The table at a moment after this call. Blocks.
     pub fn read(&self) -> Result<Arc<MountTable>, Fault> {
         let request = self.requests.fetch_add(1, Ordering::SeqCst);
-        let mut cache = self.cache();
+        let mut cache = self.cache.lock();
         if request >= cache.current_below {
             let (current_below, began) = (self.requests.load(Ordering::SeqCst), Instant::now());
             cache.table = Arc::new(self.read_now()?);
@@ -84,16 +85,12 @@ impl Mounts {
     /// A recent table: good enough to choose what to unmount, but no proof that nothing is mounted. Empty if it cannot be
     /// read. Blocks.
     fn read_recent(&self) -> Arc<MountTable> {
-        let cache = self.cache();
+        let cache = self.cache.lock();
         if cache.read.is_some_and(|read| read.elapsed() < MAX_AGE) {
             return Arc::clone(&cache.table);
         }
         drop(cache);
         self.read().unwrap_or_default()
-    }
-
-    fn cache(&self) -> MutexGuard<'_, Cache> {
-        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn read_now(&self) -> Result<MountTable, Fault> {

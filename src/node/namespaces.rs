@@ -68,10 +68,8 @@ pub fn find_keeping_process(
     let (mut chains, mut copies) = (BTreeSet::new(), Vec::new());
     for_each_namespace(proc, &mut |pid, table| {
         chains.extend(table.all().filter_map(|mount| Some((mount.master?, mount.shared?))));
-        for copy in table
-            .all()
-            .filter(|mount| devices.contains(&mount.device) && !is_ours(mount))
-        {
+        let is_copy = |mount: &&Mount| devices.contains(&mount.device) && !is_ours(mount);
+        for copy in table.all().filter(is_copy) {
             let below = table.parent_of(copy);
             let groups = below.map(|below| [below.shared, below.master]).unwrap_or_default();
             let on = table.mounted_on(copy);
@@ -88,9 +86,8 @@ pub fn find_keeping_process(
         following.insert(more);
     }
     let follows = |groups: [Option<u64>; 2]| groups.iter().flatten().any(|group| following.contains(group));
-    let kept = copies
-        .into_iter()
-        .find(|&(_, is_there, groups)| !(is_there && follows(groups)));
+    let mut copies = copies.into_iter();
+    let kept = copies.find(|&(_, is_there, groups)| !(is_there && follows(groups)));
     Ok(kept.map(|(pid, ..)| MountingProcess::read(proc, pid)))
 }
 

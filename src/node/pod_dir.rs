@@ -9,7 +9,7 @@ use nix::errno::Errno;
 
 use super::{
     dirs::Dir,
-    fault::{Cause, Fault},
+    fault::Fault,
     kubelet_root::KubeletRoot,
     mounts::{MountTable, Mounts},
 };
@@ -106,11 +106,8 @@ impl PodDir {
 
     /// Mount points at or below the directory.
     pub fn mounted(&self, table: &MountTable) -> Vec<PathBuf> {
-        table
-            .mounts_at_or_below(&[&self.path])
-            .into_iter()
-            .map(|mount| mount.path)
-            .collect()
+        let mounts = table.mounts_at_or_below(&[&self.path]).into_iter();
+        mounts.map(|mount| mount.path).collect()
     }
 
     /// Volumes, subPath targets and block devices that have an entry.
@@ -133,11 +130,9 @@ impl PodDir {
 
 /// The volumes with a directory in this open pod directory.
 pub fn volumes_in(dir: &Dir) -> Result<Vec<VolumeDir>, Fault> {
-    let found = entries_by_plugin(dir, names::VOLUMES)?;
-    Ok(found
-        .into_iter()
-        .map(|(plugin, name)| VolumeDir { plugin, name })
-        .collect())
+    let found = entries_by_plugin(dir, names::VOLUMES)?.into_iter();
+    let volumes = found.map(|(plugin, name)| VolumeDir { plugin, name });
+    Ok(volumes.collect())
 }
 
 /// The directories of all pods except the one with this UID, opened one after the other: there may be thousands.
@@ -148,10 +143,7 @@ pub fn other_pods(root: &KubeletRoot, uid: &str) -> Result<impl Iterator<Item = 
     let open = move |name: OsString| match pods.as_ref()?.open_below(&name) {
         Ok(other) => other.map(Ok),
         // Not a pod's: the kubelet creates only directories here.
-        Err(Fault {
-            cause: Cause::Errno(Errno::ENOTDIR | Errno::ELOOP),
-            ..
-        }) => None,
+        Err(fault) if matches!(fault.errno(), Some(Errno::ENOTDIR | Errno::ELOOP)) => None,
         Err(fault) => Some(Err(fault)),
     };
     Ok(names.into_iter().filter(move |name| *name != uid).filter_map(open))
@@ -291,7 +283,7 @@ mod tests {
         for name in ["volumes", "volume-subpaths", "volumeDevices"] {
             symlink("/etc", pod.path().join(name)).unwrap();
             let fault = pod.leftovers(&nothing_mounted()).unwrap_err();
-            assert_eq!(fault.cause, Cause::Errno(nix::errno::Errno::ELOOP), "{name}");
+            assert_eq!(fault.errno(), Some(Errno::ELOOP), "{name}");
             fs::remove_file(pod.path().join(name)).unwrap();
         }
     }

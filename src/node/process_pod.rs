@@ -2,12 +2,12 @@
 
 use std::{fs, path::Path};
 
-use super::cgroups::uid_in;
+use super::{cgroups::uid_in, procfs};
 
 /// The pod that a process belongs to, as `NAMESPACE/NAME`, or as `with UID` if it has no log directory below `pod_logs`. `None` if the
 /// process is of no pod, or has exited.
 pub fn pod_of(proc: &Path, pod_logs: &Path, pid: i32) -> Option<String> {
-    let uid = uid_of(&fs::read_to_string(proc.join(pid.to_string()).join("cgroup")).ok()?)?;
+    let uid = uid_of(&fs::read_to_string(procfs::dir(proc, pid).join("cgroup")).ok()?)?;
     let of_logs = |name: &str| {
         let (namespace, rest) = name.split_once('_')?;
         let (pod, found) = rest.rsplit_once('_')?;

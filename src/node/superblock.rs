@@ -92,11 +92,8 @@ fn entries(sys: &Path, name: &OsStr) -> Vec<PathBuf> {
     let all = sys.join("fs");
     let btrfs = fs::read_dir(all.join("btrfs")).into_iter().flatten().flatten();
     let btrfs = btrfs.map(|one| one.path().join("devices").join(name));
-    BY_DEVICE
-        .iter()
-        .map(|kind| all.join(kind).join(name))
-        .chain(btrfs)
-        .collect()
+    let others = BY_DEVICE.iter().map(|kind| all.join(kind).join(name));
+    others.chain(btrfs).collect()
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use zbus::{
 };
 
 use super::effects::Outcome;
-use crate::model::foreign::ForeignText;
+use crate::{model::foreign::ForeignText, unknown::Unknown};
 
 pub mod environment_file;
 mod unit_state;
@@ -36,10 +36,10 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The bus accepts connections immediately.
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A client of systemd. Clones share one connection.
+/// A client of systemd, by default on the system bus. Clones share one connection.
 #[derive(Debug, Clone, Default)]
 pub struct Systemd {
-    /// Address of the message bus; `None` for the system bus.
+    /// Address of another message bus.
     bus: Option<Arc<str>>,
     connection: Arc<Mutex<Option<Connection>>>,
 }
@@ -61,27 +61,14 @@ type ListedUnit = (
 // === impl Systemd ===
 
 impl Systemd {
-    /// Connects to the system bus.
-    pub fn of_host() -> Self {
-        Self::default()
-    }
-
-    /// Connects to the bus at this address.
-    pub fn with_bus(bus: &str) -> Self {
-        Self {
-            bus: Some(bus.into()),
-            ..Self::default()
-        }
-    }
-
     /// The version of systemd, for `check`.
-    pub async fn version(&self) -> Result<String, String> {
+    pub async fn version(&self) -> Result<String, Unknown> {
         self.with_timeout(async { property(&self.connection().await?, OBJECT, MANAGER, "Version").await })
             .await
     }
 
     /// The service whose main process this is, if any.
-    pub async fn service_of_process(&self, pid: i32) -> Result<Option<String>, String> {
+    pub async fn service_of_process(&self, pid: i32) -> Result<Option<String>, Unknown> {
         self.with_timeout(async {
             let connection = self.connection().await?;
             let pid = u32::try_from(pid).unwrap_or_default();
@@ -100,7 +87,7 @@ impl Systemd {
     }
 
     /// The service that will start its main process again after this one has exited, if any.
-    pub async fn service_that_restarts(&self, pid: i32) -> Result<Option<String>, String> {
+    pub async fn service_that_restarts(&self, pid: i32) -> Result<Option<String>, Unknown> {
         self.with_timeout(async {
             let connection = self.connection().await?;
             let states = (["auto-restart"],);
@@ -116,10 +103,10 @@ impl Systemd {
         .await
     }
 
-    async fn with_timeout<T>(&self, request: impl Future<Output = zbus::Result<T>>) -> Result<T, String> {
+    async fn with_timeout<T>(&self, request: impl Future<Output = zbus::Result<T>>) -> Result<T, Unknown> {
         match timeout(LIMIT, request).await {
-            Ok(answer) => answer.map_err(|error| ForeignText::new(&error.to_string()).into()),
-            Err(_) => Err(format!("no answer within {LIMIT:?}")),
+            Ok(answer) => answer.map_err(|error| Unknown::new(ForeignText::new(&error.to_string()))),
+            Err(_) => Err(format!("no answer within {LIMIT:?}").into()),
         }
     }
 
@@ -150,9 +137,8 @@ impl Systemd {
             None => Builder::system()?,
             Some(address) => Builder::address(&**address)?,
         };
-        let new = timeout(CONNECT_LIMIT, bus.build())
-            .await
-            .unwrap_or_else(|_| Err(zbus::Error::Failure(format!("no answer within {CONNECT_LIMIT:?}"))))?;
+        let late = || Err(zbus::Error::Failure(format!("no answer within {CONNECT_LIMIT:?}")));
+        let new = timeout(CONNECT_LIMIT, bus.build()).await.unwrap_or_else(|_| late())?;
         // systemd sends job signals only to subscribers.
         call::<()>(&new, ON_MANAGER, "Subscribe", &()).await?;
         *kept = Some(new.clone());
@@ -197,16 +183,13 @@ async fn run_stop_job(connection: &Connection, unit: &str, mode: &str) -> zbus::
         .build();
     let mut ends = MessageStream::for_match_rule(ends, connection, None).await?;
     let job: OwnedObjectPath = call(connection, ON_MANAGER, "StopUnit", &(unit, mode)).await?;
-    loop {
-        let end = match ends.next().await {
-            Some(end) => end?,
-            None => return Err(zbus::Error::Failure("the connection was closed".to_owned())),
-        };
-        let (_, ended, _, result): (u32, OwnedObjectPath, String, String) = end.body().deserialize()?;
+    while let Some(end) = ends.next().await {
+        let (_, ended, _, result): (u32, OwnedObjectPath, String, String) = end?.body().deserialize()?;
         if ended == job {
             return Ok(result);
         }
     }
+    Err(zbus::Error::Failure("the connection was closed".to_owned()))
 }
 
 /// The answer to a method's call on this object and interface.

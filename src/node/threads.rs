@@ -40,7 +40,8 @@ pub enum Blocking {
 /// Threads for blocking work. Clones share their slots. The default is for work on pods.
 #[derive(Clone)]
 pub struct Threads {
-    blocking: Blocking,
+    /// Where the work runs.
+    pub blocking: Blocking,
     slots: Arc<Semaphore>,
     quick_slots: Arc<Semaphore>,
 }
@@ -91,11 +92,6 @@ impl Threads {
     #[must_use]
     pub fn with_blocking(self, blocking: Blocking) -> Self {
         Self { blocking, ..self }
-    }
-
-    /// Where the threads are.
-    pub fn blocking(&self) -> Blocking {
-        self.blocking
     }
 
     /// Runs `work` when a slot is free.

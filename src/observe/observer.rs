@@ -388,7 +388,7 @@ impl Observer {
     }
 
     fn now(&self) -> Timestamp {
-        self.reader.context().node.clock.wall().now()
+        self.reader.context().node.clock.wall.now()
     }
 }
 

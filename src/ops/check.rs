@@ -133,9 +133,8 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         pods.kubeconfig.clone(),
         effects.clone(),
         // The identity of the Node is checked below.
-        Some(Arc::new(|_| Box::pin(async { Ok(()) }))),
+        (&settings.node_name, Arc::new(|_| Box::pin(async { Ok(()) }))),
         None,
-        &settings.node_name,
     ) {
         Ok(api) => {
             let (url, name) = (&pods.kube.cluster_url, &settings.node_name);

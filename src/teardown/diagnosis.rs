@@ -12,7 +12,10 @@ use crate::{
         step::Step,
         termination::{GraceStart, Terminator},
     },
-    node::plugins::Kind,
+    node::{
+        mounts::{Cover, Mount},
+        plugins::Kind,
+    },
     teardown::{bounded_read::ObjectUnread, grace::CountedGrace},
     words::{some_of, unmount_commands},
 };
@@ -229,13 +232,13 @@ impl Diagnosis<'_> {
         if !mounts.is_empty() {
             self.known("the holders of the pod's mounts", &facts.holders);
         }
-        for mount in mounts {
-            self.mount(mount);
+        for (mount, cover) in mounts {
+            self.mount(mount, cover.as_ref());
         }
         let Some(disk) = self.known("the pod's directory", &facts.volume_paths) else {
             return;
         };
-        let is_mounted = |path: &str| mounts.iter().any(|mount| mount.path.starts_with(path));
+        let is_mounted = |path: &str| mounts.iter().any(|(mount, _)| mount.path.starts_with(path));
         let mut left = disk.iter().filter(|path| !is_mounted(path)).peekable();
         if self.may_run == Some(false) && left.peek().is_some() {
             let left = some_of(left.cloned());
@@ -246,10 +249,10 @@ impl Diagnosis<'_> {
     }
 
     /// Adds what is wrong with a mount that is left.
-    fn mount(&mut self, mount: &facts::MountFacts) {
+    fn mount(&mut self, mount: &Mount, cover: Option<&Cover>) {
         let (facts, severity, step) = (self.facts, self.after_stop(), Some(Step::Volumes));
-        let facts::MountFacts { path, fs_type, .. } = mount;
-        if let Some(cover) = &mount.cover {
+        let (path, fs_type) = (mount.path.display(), mount.fs_type.to_string_lossy());
+        if let Some(cover) = cover {
             let message = format!("mount {path} is hidden: {cover}");
             let remedy = "remove the mount that hides it; the pod's own mounts and data stay";
             return self.add(severity, CauseKind::MountHidden, step, message, remedy);
@@ -289,12 +292,12 @@ impl Diagnosis<'_> {
             let what = format!("all users of mount {path}");
             self.causes.push(Cause::unknown(&what, "the search took too long"));
         }
-        if mount.has_server {
-            let source = &mount.source;
+        if has_server(&fs_type) {
+            let source = mount.source.to_string_lossy();
             let message = format!("{path} is mounted from server {source} ({fs_type}): its unmount needs that server");
             let remedy = "check that the server answers";
             self.add(severity, CauseKind::ServerMount, step, message, remedy);
-        } else if self.may_run == Some(false) && facts.holders.is_ok() && !facts.waits_for_driver(path) {
+        } else if self.may_run == Some(false) && facts.holders.is_ok() && !facts.waits_for_driver(&mount.path) {
             let message =
                 format!("{fs_type} is still mounted at {path}; no process outside of the pod is known to use it");
             self.add_transient(Severity::Waiting, CauseKind::MountLeft, Step::Volumes, message);
@@ -384,4 +387,10 @@ impl Diagnosis<'_> {
         let finalizers = finalizers.iter().map(|it| Cause::finalizer(severity, it));
         self.causes.extend(finalizers);
     }
+}
+
+/// Whether the data of such a file system is behind a server or a process of the node.
+fn has_server(fs_type: &str) -> bool {
+    let exact = "nfs nfs4 cifs smb3 ceph 9p glusterfs lustre afs beegfs";
+    exact.split(' ').any(|exact| exact == fs_type) || fs_type.starts_with("fuse.")
 }

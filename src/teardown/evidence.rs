@@ -210,7 +210,7 @@ fn ids(runtime_pod: &RuntimePod) -> impl Iterator<Item = String> {
 
 fn check_approved(context: &Context, view: &PodView, mismatch: Mismatch, failure: Failure) -> Result<(), Vec<Failure>> {
     let approvals = context.journal.approvals(&view.pod.uid);
-    if mismatch.is_approved_by(&approvals, context.node.clock.boot_id()) {
+    if mismatch.is_approved_by(&approvals, &context.node.clock.boot_id) {
         return Ok(());
     }
     let mismatch = Some(mismatch);

@@ -159,7 +159,7 @@ impl NamedProcesses {
     /// Records the running processes that the runtime itself names, with proof: when a shim dies, the runtime reports its containers
     /// as exited, although their processes may run.
     pub fn record(&self, context: &Context, uid: &PodUid) {
-        let boot_id = context.node.clock.boot_id();
+        let boot_id = &context.node.clock.boot_id;
         let known = self.all.iter().filter(|named| named.is_named).filter_map(|named| {
             let process = named.proven.as_ref()?;
             Some(KnownProcess {
@@ -178,10 +178,10 @@ impl NamedProcesses {
 /// # Errors
 /// When one of them cannot be read.
 pub fn known(context: &Context, view: &PodView) -> Result<Vec<(String, Process)>, Vec<Failure>> {
-    let (proc, boot_id) = (&context.node.storage.proc, context.node.clock.boot_id());
+    let (proc, boot_id) = (&context.node.storage.proc, &context.node.clock.boot_id);
     let mut running = Vec::new();
     let known = context.journal.read(&view.pod.uid, |entry| entry.processes.clone());
-    for known in known.into_iter().filter(|known| known.boot_id == boot_id) {
+    for known in known.into_iter().filter(|known| known.boot_id == *boot_id) {
         let found = Process::find(proc, known.pid, Duration::MAX).map_err(|error| {
             let why = format!("process {} of {} cannot be read: {error}", known.pid, known.what);
             Failure::new(Step::Kill, "", why)

@@ -79,9 +79,8 @@ impl KnownPods {
 
     /// Whether the pod is known with this resourceVersion.
     pub fn is_unchanged(&self, uid: &PodUid, version: &str) -> bool {
-        self.pods
-            .get(uid)
-            .is_some_and(|known| !version.is_empty() && *known.version == *version)
+        let known = self.pods.get(uid).filter(|_| !version.is_empty());
+        known.is_some_and(|known| *known.version == *version)
     }
 
     /// All pods that are not deleted, with these that cannot be read.

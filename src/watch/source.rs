@@ -13,7 +13,7 @@ use tokio::{
 
 use super::known::{KnownPods, ListedPod, PodSnapshot};
 use crate::{
-    api::{ApiClient, ApiError, WatchLine},
+    api::{ApiClient, ApiError, RawMetadata, WatchLine},
     clock::{pauses, rounded},
     counters::Counters,
     handover::{
@@ -21,6 +21,7 @@ use crate::{
         guard::Guard,
     },
     model::pod::{FULL_NODE, PodObject, PodUid, PodView},
+    unknown::Unknown,
 };
 
 /// A watch without any event for this long is followed by a consistent list. A watch from a resourceVersion of another cluster gets no
@@ -79,19 +80,6 @@ pub struct PodSource {
     report: watch::Sender<WatchReport>,
     /// Requests wait until a complete list was applied and the watch is open.
     snapshots: mpsc::Receiver<oneshot::Sender<PodSnapshot>>,
-}
-
-/// Metadata that identifies an otherwise unreadable object.
-#[derive(Debug, Default, Deserialize)]
-struct Metadata {
-    #[serde(default)]
-    uid: String,
-    #[serde(default)]
-    namespace: String,
-    #[serde(default)]
-    name: String,
-    #[serde(default, rename = "resourceVersion")]
-    version: String,
 }
 
 // === impl SnapshotHandle ===
@@ -154,23 +142,17 @@ impl PodSource {
         let mut from = None;
         loop {
             let began = Instant::now();
-            let pause = match self.list_and_watch(from.take()).await {
+            match self.list_and_watch(from.take()).await {
+                Ok(version) if began.elapsed() >= MIN_WATCH => (from, pauses) = (version, backoff.build()),
                 Ok(version) => {
                     from = version;
-                    None
+                    sleep(pauses.next().unwrap_or(MAX_BACKOFF)).await;
                 }
                 Err(error) => {
                     let pause = error.retry_after().or_else(|| pauses.next()).unwrap_or(MAX_BACKOFF);
                     self.lost(&error, pause);
-                    Some(pause)
+                    sleep(pause).await;
                 }
-            };
-            if let Some(pause) = pause {
-                sleep(pause).await;
-            } else if began.elapsed() < MIN_WATCH {
-                sleep(pauses.next().unwrap_or(MAX_BACKOFF)).await;
-            } else {
-                pauses = backoff.build();
             }
         }
     }
@@ -202,16 +184,14 @@ impl PodSource {
                 pods.push(ListedPod::New(view, version));
             }
             Some(unchanged) => pods.push(unchanged),
-            None => drop(unreadable.insert(Metadata::read(item).uid)),
+            None => drop(unreadable.insert(metadata(item).uid)),
         };
         let version = api.each_pod(None, each).await?;
         // The API server may have been replaced since the Node was read.
         read_node(&self.guard, &self.api).await?;
         let comparison = self.known.compare(&pods);
-        let held = self
-            .guard
-            .absence
-            .record_list(version.parse().ok(), seen_before, Some(comparison));
+        let absence = &self.guard.absence;
+        let held = absence.record_list(version.parse().ok(), seen_before, Some(comparison));
         // Forget unreadable pods that are deleted: their leftovers in the runtime count like those of other pods.
         self.unreadable.retain(|uid| unreadable.contains(uid));
         tracing::info!(
@@ -310,10 +290,12 @@ impl PodSource {
             tracing::info!(status = line.object.get(), "Watch ended with an error; listing again");
             return false;
         }
-        let Metadata { uid, version, .. } = Metadata::read(&line.object);
-        if !version.is_empty() {
-            self.guard.absence.record_version(version.parse().unwrap_or(0));
-            *from = version;
+        let RawMetadata {
+            uid, resource_version, ..
+        } = metadata(&line.object);
+        if !resource_version.is_empty() {
+            self.guard.absence.record_version(resource_version.parse().unwrap_or(0));
+            *from = resource_version;
         }
         let version = from.as_str().into();
         let change = match line.kind.as_str() {
@@ -354,8 +336,8 @@ impl PodSource {
 
     /// Reads one pod of a list. Unchanged pods are not read again, except while absence is not trusted.
     fn read_listed(&mut self, item: &RawValue) -> Option<ListedPod> {
-        let Metadata { uid, version, .. } = Metadata::read(item);
-        let uid = PodUid::from(&*uid);
+        let metadata = metadata(item);
+        let (uid, version) = (PodUid::from(&*metadata.uid), metadata.resource_version);
         if self.known.is_unchanged(&uid, &version) && self.guard.absence.hold_reason().is_none() {
             return Some(ListedPod::Unchanged(uid));
         }
@@ -374,16 +356,16 @@ impl PodSource {
                 Some(PodView::project(object, decided))
             }
             Err(error) => {
-                let Metadata {
+                let RawMetadata {
                     uid, namespace, name, ..
-                } = Metadata::read(item);
+                } = metadata(item);
                 if self.unreadable.insert(uid.clone()) {
                     self.counters.count(|counts| counts.pods_unreadable += 1);
                     tracing::error!(
                         pod.uid = uid,
                         pod.namespace = namespace,
                         pod.name = name,
-                        error,
+                        %error,
                         "Pod cannot be read and is left alone"
                     );
                 }
@@ -403,31 +385,19 @@ impl PodSource {
     }
 }
 
-// === impl Metadata ===
-
-impl Metadata {
-    /// Unreadable fields are empty.
-    fn read(item: &RawValue) -> Self {
-        #[derive(Deserialize)]
-        struct Object {
-            #[serde(default)]
-            metadata: Metadata,
-        }
-        serde_json::from_str::<Object>(item.get())
-            .map(|object| object.metadata)
-            .unwrap_or_default()
-    }
+fn metadata(item: &RawValue) -> RawMetadata {
+    RawMetadata::read(item.get().as_bytes())
 }
 
 /// Rejects a pod of another node, in case a proxy drops the field selector.
-fn check_node(node: &str, object: PodObject) -> Result<PodObject, String> {
+fn check_node(node: &str, object: PodObject) -> Result<PodObject, Unknown> {
     let spec = object.pod.spec.as_ref();
     match spec.and_then(|spec| spec.node_name.as_deref()) {
         Some(name) if name == node => Ok(object),
-        other => Err(format!(
-            "it is bound to node {}, and was not asked for",
-            other.unwrap_or("none")
-        )),
+        other => {
+            let other = other.unwrap_or("none");
+            Err(format!("it is bound to node {other}, and was not asked for").into())
+        }
     }
 }
 
@@ -445,7 +415,7 @@ mod tests {
         };
         assert!(check_node("n1", pod(json!({ "containers": [], "nodeName": "n1" }))).is_ok());
         let other = check_node("n1", pod(json!({ "containers": [], "nodeName": "n2" })));
-        assert!(other.unwrap_err().contains("bound to node n2"));
+        assert!(other.unwrap_err().to_string().contains("bound to node n2"));
         assert!(check_node("n1", pod(json!({ "containers": [] }))).is_err());
     }
 }

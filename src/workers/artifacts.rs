@@ -147,7 +147,7 @@ pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, 
     if let Some(why) = unread {
         return Err(why);
     }
-    let in_runtime = context.node.cri.pods().await.map_err(|error| error.to_string())?;
+    let in_runtime = context.node.cri.all_brief().await.map_err(|error| error.to_string())?;
     let (root, storage) = (context.node.storage.root.clone(), Arc::clone(&context.node.storage));
     let on_disk = move || -> Result<HashSet<PodUid>, Fault> {
         // A mount may exist without a visible directory.
@@ -170,7 +170,7 @@ pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, 
         .map_err(|error| error.to_string())?
         .map_err(|fault| fault.to_string())?;
     names.extend(found.into_keys());
-    names.extend(in_runtime.iter().map(|uid| uid.as_str().into()));
+    names.extend(in_runtime.keys().map(|uid| uid.as_str().into()));
     Ok(names)
 }
 

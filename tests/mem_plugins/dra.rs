@@ -34,18 +34,13 @@ fn claim(uid: &str) -> ClaimRef {
     }
 }
 
-fn results<const N: usize>(results: [(&str, Result<(), &str>); N]) -> BTreeMap<String, Result<(), String>> {
-    let owned = results.map(|(uid, result)| (uid.to_owned(), result.map_err(str::to_owned)));
-    owned.into()
-}
-
 #[tokio::test(start_paused = true)]
 async fn all_claims_are_sent_in_one_call_to_the_registered_service() {
     for service in [DraService::V1, DraService::V1beta1] {
         let (_root, driver, plugin) = start(&[service]).await;
         let answer = plugin.unprepare(&[claim("c1"), claim("c2")], &Effects::ungated()).await;
         let expected = Unprepared {
-            claims: results([("c1", Ok(())), ("c2", Ok(()))]),
+            failed: BTreeMap::new(),
             unknown: vec![],
         };
         assert_eq!(answer, Ok(expected));
@@ -77,18 +72,16 @@ async fn only_claims_in_the_answer_without_error_are_unprepared() {
     let claims = [claim("c1"), claim("c2"), claim("c3")];
     let answer = plugin.unprepare(&claims, &Effects::ungated()).await;
     let expected = Unprepared {
-        claims: results([
-            ("c1", Err("device is busy")),
-            ("c2", Err("the driver's answer lacks it")),
-            ("c3", Ok(())),
-        ]),
+        failed: [("c1", "device is busy"), ("c2", "the driver's answer lacks it")]
+            .map(|(uid, error)| (uid.to_owned(), error.to_owned()))
+            .into(),
         unknown: vec!["stranger".to_owned()],
     };
     assert_eq!(answer, Ok(expected));
 
     driver.behave_for(1, Behavior::Pretends);
     let answer = plugin.unprepare(&claims, &Effects::ungated()).await.unwrap();
-    assert!(answer.claims.values().all(Result::is_err), "{answer:?}");
+    assert_eq!(answer.failed.len(), 3, "{answer:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -154,6 +147,6 @@ async fn claims_in_a_checkpoint_lead_to_their_drivers() {
             .await
     });
     let answer = unprepared.await.unwrap().unwrap();
-    assert_eq!(answer.claims, results([("c1", Ok(()))]));
+    assert_eq!(answer.failed, BTreeMap::new());
     assert_eq!(driver.called().len(), 1);
 }

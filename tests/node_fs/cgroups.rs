@@ -68,11 +68,11 @@ impl Pod {
 
     fn paths(&self, below: &str) -> Vec<PathBuf> {
         let join = |root: &Path| root.join(self.name.path()).join(below);
-        self.cgroups.hierarchies().iter().map(|it| join(&it.path)).collect()
+        self.cgroups.hierarchies.iter().map(|it| join(&it.path)).collect()
     }
 
     fn of_kind(&self, kind: HierarchyKind, below: &str) -> PathBuf {
-        let found = self.cgroups.hierarchies().iter().find(|it| it.kind == kind);
+        let found = self.cgroups.hierarchies.iter().find(|it| it.kind == kind);
         found
             .expect("this machine has all kinds")
             .path
@@ -147,7 +147,7 @@ impl Drop for Pod {
             let _ = child.kill();
             let _ = child.wait();
         }
-        for hierarchy in self.cgroups.hierarchies() {
+        for hierarchy in &self.cgroups.hierarchies {
             let above = self.name.path().ancestors().skip(1);
             for above in above.take_while(|above| above.parent().is_some()) {
                 let _ = fs::remove_dir(hierarchy.path.join(above));

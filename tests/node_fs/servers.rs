@@ -52,7 +52,7 @@ fn forcing(force: ForceUnmount) -> Effects {
 fn patient(effects: &Effects, times: u32) -> Effects {
     effects.clone().with_unmounting(Unmounting {
         call_timeout: times * PATIENCE,
-        ..effects.unmounting().clone()
+        ..effects.unmounting.clone()
     })
 }
 
@@ -133,7 +133,7 @@ fn hanging_unmount_is_reported_and_not_repeated_and_others_complete() {
         );
         assert!(!space.mounted().contains(&free));
 
-        let in_flight = || effects.unmounting().in_flight.unmounts(|_| true).len();
+        let in_flight = || effects.unmounting.in_flight.unmounts(|_| true).len();
         let before = in_flight();
         let began = Instant::now();
         let patient = patient(&effects, 20);
@@ -150,7 +150,7 @@ fn hanging_unmount_is_reported_and_not_repeated_and_others_complete() {
 
         // Now it is dead instead of silent, so its waiters get an error.
         drop(daemon);
-        while !effects.unmounting().in_flight.unmounts(|_| true).is_empty() {
+        while !effects.unmounting.in_flight.unmounts(|_| true).is_empty() {
             thread::yield_now();
         }
     });
@@ -173,7 +173,7 @@ fn path_covered_by_an_unresponsive_server_blocks_no_other_unmount() {
         assert_eq!(space.mounted().len(), 2, "the server, and what it covers");
         assert!(matches!(still[0].cause, Cause::Hangs(_)), "{still:?}");
         drop(daemon);
-        while !effects.unmounting().in_flight.unmounts(|_| true).is_empty() {
+        while !effects.unmounting.in_flight.unmounts(|_| true).is_empty() {
             thread::yield_now();
         }
     });
@@ -248,7 +248,7 @@ fn retry_of_a_hanging_unmount_starts_no_other_and_removes_nothing() {
         assert!(first.iter().any(|fault| fault.path == inside), "{first:?}");
         assert!(!free.exists(), "the other volume does not wait for it");
 
-        let in_flight = || effects.unmounting().in_flight.unmounts(|_| true).len();
+        let in_flight = || effects.unmounting.in_flight.unmounts(|_| true).len();
         let before = in_flight();
         let again = attempt().unwrap_err();
         assert_eq!(of_hung(&again), first, "the same calls are meant: {again:?}");

@@ -68,9 +68,10 @@ impl Machine {
             let more = Duration::from_nanos(ticks.fetch_add(1, Ordering::Relaxed).unsigned_abs());
             began.checked_add(born.elapsed() + more).unwrap_or(began)
         });
-        let clock = BootClock::of(&format!("boot-{}", self.boot), move || {
+        let mut clock = BootClock::of(&format!("boot-{}", self.boot), move || {
             Duration::from_secs(100) + booted.elapsed()
         });
+        clock.wall = wall;
         Host {
             sys_block: pod_teardown::node::host::SYS_BLOCK.into(),
             processors: 2,
@@ -78,7 +79,7 @@ impl Machine {
             proc: self.node.join("proc"),
             mountinfo: self.node.join("mountinfo"),
             cgroups: self.node.join("cgroup"),
-            clock: clock.with_wall(wall),
+            clock,
         }
     }
 

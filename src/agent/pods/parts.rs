@@ -64,9 +64,8 @@ impl PodAgent {
             &self.settings.kube,
             self.settings.kubeconfig.clone(),
             self.effects.clone(),
-            Some(proof(&self.shared.guard, &self.node_name)),
+            (&self.node_name, proof(&self.shared.guard, &self.node_name)),
             self.outside.dial.clone(),
-            &self.node_name,
         );
         let api = api.map_err(|error| problems::api_client("--kubeconfig", &error))?;
         self.shared.api.set(api.clone()).ok();
@@ -82,7 +81,7 @@ impl PodAgent {
             &self.node_name,
             Arc::clone(&self.shared.counters),
         );
-        let wall = self.host.clock.wall();
+        let wall = &self.host.clock.wall;
         let reporter = NodeConditionReporter {
             api,
             guard: self.shared.guard.clone(),
@@ -109,7 +108,7 @@ impl PodAgent {
             healthz: self.settings.healthz,
             take_over_after,
             clock: self.host.clock.clone(),
-            fence: fences_kubelet.then(Systemd::of_host),
+            fence: fences_kubelet.then(Systemd::default),
             read_unit: self.outside.kubelet_unit.clone().or_else(unit_of_node),
             report: self.shared.role.clone()?,
         };
@@ -140,7 +139,7 @@ impl PodAgent {
         Context {
             api: Arc::new(cluster),
             journal: self.shared.journal.clone(),
-            events: Arc::new(events.with_clock(host.clock.wall().clone())),
+            events: Arc::new(events.with_clock(host.clock.wall.clone())),
             work: guard.work.clone(),
             terminating,
             node: LocalNode {

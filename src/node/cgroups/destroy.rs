@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 
-use super::{Cgroups, PodCgroup, collect, group::Group, slice};
+use super::{Cgroups, PodCgroup, group::Group, kill::KILL, slice};
 use crate::node::{
     effects::{Effects, Outcome},
-    fault::{Cause, Fault},
+    fault::Fault,
 };
 
 /// The kernel empties a cgroup shortly after its processes exit, rarely later than a few milliseconds.
@@ -35,15 +35,13 @@ impl Cgroups {
             done = done.and(self.kill(pod, effects).await?);
             // Boxed: calls on D-Bus take kilobytes, which every caller would reserve also without systemd.
             let stopped = Box::pin(slice::stop(&self.systemd, pod, effects)).await;
-            done = done.and(stopped.map_err(|fault| vec![fault])?);
+            done = done.and(stopped?);
         }
         Ok(done.and(self.retry(pod, effects, remove).await?))
     }
 
     async fn retry(&self, pod: &PodCgroup, effects: &Effects, work: Attempt) -> Result<Outcome, Vec<Fault>> {
-        let mut wait = FIRST_WAIT;
-        let mut tries = 1;
-        let mut done = Outcome::Nothing;
+        let (mut wait, mut tries, mut done) = (FIRST_WAIT, 1, Outcome::Nothing);
         loop {
             let groups: Vec<Group> = self.cgroups_of(pod).collect();
             let result = effects.run_blocking(move |effects| work(&groups, effects)).await;
@@ -66,7 +64,7 @@ impl Cgroups {
 fn kill_processes(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
     let (outcome, mut faults) = kill(groups.iter().collect(), effects);
     if outcome == Outcome::Done {
-        faults.extend(groups.iter().filter_map(|group| group.check_no_processes().err()));
+        faults.extend(groups.iter().filter_map(|group| group.check_no_processes(KILL).err()));
     }
     if faults.is_empty() { Ok(outcome) } else { Err(faults) }
 }
@@ -76,29 +74,23 @@ fn kill_processes(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fa
 fn remove(groups: &[Group], effects: &Effects) -> Result<Outcome, Vec<Fault>> {
     let mut busy = Vec::new();
     let removed = groups.iter().filter_map(|group| match group.remove(effects) {
-        Err(Fault {
-            cause: Cause::Errno(Errno::EBUSY | Errno::ENOTEMPTY),
-            ..
-        }) => {
+        Err(fault) if matches!(fault.errno(), Some(Errno::EBUSY | Errno::ENOTEMPTY)) => {
             busy.push(group);
             None
         }
         done => Some(done),
     });
-    let (removed, mut faults) = collect(removed);
+    let (removed, mut faults) = Outcome::collect(removed);
     faults.extend(kill(busy.clone(), effects).1);
-    let (emptied, remaining) = collect(busy.into_iter().map(|group| group.remove_tree(effects)));
+    let (emptied, remaining) = Outcome::collect(busy.into_iter().map(|group| group.remove_tree(effects)));
     faults.extend(remaining);
-    if faults.is_empty() {
-        Ok(removed.and(emptied))
-    } else {
-        Err(faults)
-    }
+    let outcome = removed.and(emptied);
+    if faults.is_empty() { Ok(outcome) } else { Err(faults) }
 }
 
 /// Kills all processes, first in the hierarchy that no fork can escape. Processes found afterwards in other hierarchies
 /// are exiting, or exist only there; the next attempt starts with those.
 fn kill(mut groups: Vec<&Group>, effects: &Effects) -> (Outcome, Vec<Fault>) {
     groups.sort_by_key(|group| group.kind);
-    collect(groups.into_iter().map(|group| group.kill(effects)))
+    Outcome::collect(groups.into_iter().map(|group| group.kill(effects)))
 }

@@ -84,15 +84,10 @@ impl Group {
         }
         // If a child cannot be removed, its parents cannot either. Report which processes are in the way.
         match last {
-            Err(Fault {
-                verb,
-                path,
-                cause: Cause::Errno(Errno::EBUSY),
-                ..
-            }) => match self.processes()? {
-                pids if pids.is_empty() => Err(Fault::new(verb, path, Errno::EBUSY)),
-                pids => Err(Fault::new(verb, path, Cause::Processes(Survivors::read(&pids)))),
-            },
+            Err(fault) if fault.errno() == Some(Errno::EBUSY) => {
+                self.check_no_processes(fault.verb)?;
+                Err(fault)
+            }
             other => other,
         }
     }
@@ -142,14 +137,11 @@ impl Group {
         openat2(hierarchy, below, OpenHow::new().flags(flags).resolve(resolve)).map(drop)
     }
 
-    /// Fails with the remaining processes if there are any.
-    pub fn check_no_processes(&self) -> Result<(), Fault> {
+    /// Fails to `verb` it because of the remaining processes, if there are any.
+    pub fn check_no_processes(&self, verb: &'static str) -> Result<(), Fault> {
         match self.processes()? {
             pids if pids.is_empty() => Ok(()),
-            pids => {
-                let left = Cause::Processes(Survivors::read(&pids));
-                Err(Fault::new("kill the processes of", &self.path, left))
-            }
+            pids => Err(Fault::new(verb, &self.path, Cause::Processes(Survivors::read(&pids)))),
         }
     }
 }
@@ -174,10 +166,8 @@ fn valid_pids(text: &str) -> Vec<i32> {
 
 fn remove(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     const VERB: &str = "remove cgroup";
-    match effects
-        .perform(VERB, path, || fs::remove_dir(path))?
-        .map_err(|error| errno(&error))
-    {
+    let removed = effects.perform(VERB, path, || fs::remove_dir(path))?;
+    match removed.map_err(|error| errno(&error)) {
         Ok(()) => Ok(Outcome::Done),
         Err(Errno::ENOENT) => Ok(Outcome::Nothing),
         Err(errno) => Err(Fault::new(VERB, path, errno)),

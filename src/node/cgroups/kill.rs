@@ -16,7 +16,7 @@ use crate::node::{
     fault::{self, Fault, errno},
 };
 
-const VERB: &str = "kill the processes of";
+pub(super) const KILL: &str = "kill the processes of";
 /// Number of pidfds open at a time, within any descriptor limit.
 const MAX_PIDFDS: usize = 256;
 
@@ -28,7 +28,7 @@ impl Group {
         if self.processes()?.is_empty() {
             return Ok(Outcome::Nothing);
         }
-        effects.perform(VERB, &self.path, || self.kill_all())??;
+        effects.perform(KILL, &self.path, || self.kill_all())??;
         Ok(Outcome::Done)
     }
 
@@ -46,13 +46,11 @@ impl Group {
     fn kill_by_file(&self) -> Result<bool, Fault> {
         // Not created: in a cgroup's directory that would fail with `EACCES`.
         let file = File::options().write(true).open(self.path.join("cgroup.kill"));
-        match file
-            .and_then(|mut file| file.write_all(b"1"))
-            .map_err(|error| errno(&error))
-        {
+        let killed = file.and_then(|mut file| file.write_all(b"1"));
+        match killed.map_err(|error| errno(&error)) {
             Ok(()) => Ok(true),
             Err(errno) if is_removed(errno) => Ok(false),
-            Err(errno) => Err(Fault::new(VERB, &self.path, errno)),
+            Err(errno) => Err(Fault::new(KILL, &self.path, errno)),
         }
     }
 
@@ -80,7 +78,7 @@ impl Group {
         for (_, fd) in &pidfds {
             match pidfd_send_signal(fd, Signal::KILL) {
                 Ok(()) | Err(Errno::SRCH) => {}
-                Err(errno) => return Err(Fault::new(VERB, &self.path, fault::errno_of(errno))),
+                Err(errno) => return Err(Fault::new(KILL, &self.path, fault::errno_of(errno))),
             }
         }
         Ok(())

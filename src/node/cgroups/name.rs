@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use crate::model::failure::Reasoned;
+use crate::node::fault::BadPart;
 
 /// QoS class of a pod, which determines the parent cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,11 +21,6 @@ pub enum Qos {
 /// Path of a pod's cgroup relative to the root of each hierarchy, without `..`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PodCgroup(PathBuf);
-
-/// A value that cannot be part of a cgroup name.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} cannot be part of the name of a cgroup")]
-pub struct BadPart(String);
 
 /// Parent cgroup of all pods below the configured cgroup root (node allocatable).
 const KUBEPODS: &str = "kubepods";
@@ -73,7 +68,7 @@ pub fn pod_slice_name(cgroup_root: &str, qos: Qos, uid: &str) -> Result<PodCgrou
     for part in parts(cgroup_root, qos, uid)? {
         // Names must be reversible: the kubelet refuses such parts as well.
         if part.contains('_') {
-            return Err(BadPart(part));
+            return Err(BadPart(part, "cgroup"));
         }
         if !slice.is_empty() {
             slice.push('-');
@@ -96,27 +91,21 @@ pub fn uid_in(name: &str) -> Option<String> {
 }
 
 fn parts(cgroup_root: &str, qos: Qos, uid: &str) -> Result<Vec<String>, BadPart> {
+    if !is_part(uid) {
+        return Err(BadPart(uid.to_owned(), "cgroup"));
+    }
     let root = cgroup_root.split('/').filter(|part| !part.is_empty());
-    let pod = if is_part(uid) {
-        format!("pod{uid}")
-    } else {
-        return Err(BadPart(uid.to_owned()));
-    };
-    let parts = root
-        .chain([KUBEPODS])
-        .chain(qos.parent())
-        .map(str::to_owned)
-        .chain([pod]);
-    parts
-        .map(|part| if is_part(&part) { Ok(part) } else { Err(BadPart(part)) })
-        .collect()
+    let parents = root.chain([KUBEPODS]).chain(qos.parent()).map(str::to_owned);
+    let parts: Vec<String> = parents.chain([format!("pod{uid}")]).collect();
+    match parts.iter().find(|part| !is_part(part)) {
+        Some(bad) => Err(BadPart(bad.clone(), "cgroup")),
+        None => Ok(parts),
+    }
 }
 
 fn is_part(part: &str) -> bool {
     !part.is_empty() && part.len() <= 255 && !part.starts_with('.') && !part.contains(['/', '\0', '\n'])
 }
-
-impl Reasoned for BadPart {}
 
 #[cfg(test)]
 mod tests {
@@ -172,7 +161,7 @@ mod tests {
         }
         assert_eq!(
             pod_slice_name("/my_root", Qos::Burstable, "u"),
-            Err(BadPart("my_root".into()))
+            Err(BadPart("my_root".into(), "cgroup"))
         );
     }
 

@@ -20,9 +20,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// Stops a pod's slice and waits for the job to finish. A slice that is not loaded counts as stopped.
 pub(super) async fn stop(systemd: &Systemd, pod: &PodCgroup, effects: &Effects) -> Result<Outcome, Fault> {
     let (path, unit) = (pod.path(), pod.unit());
-    effects
-        .allow(VERB, &path)
-        .map_err(|blocked| Fault::new(VERB, path, blocked))?;
+    let allowed = effects.allow(VERB, &path);
+    allowed.map_err(|blocked| Fault::new(VERB, path, blocked))?;
     let stopped = timeout(LIMIT, effects.run_checked(systemd.stop_unit(unit, "replace"))).await;
     checkpoint::after(VERB, &path);
     let cause = match stopped {

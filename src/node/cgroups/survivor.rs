@@ -2,9 +2,7 @@
 
 use std::{fmt, path::Path};
 
-use crate::node::procfs;
-
-const PROC: &str = "/proc";
+use crate::node::{host::PROC, procfs};
 
 /// Number of processes named in messages.
 const MAX_NAMED: usize = 8;
@@ -46,13 +44,12 @@ impl Survivors {
 
 impl fmt::Display for Survivors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, survivor) in self.named.iter().enumerate() {
-            write!(f, "{}{survivor}", if i == 0 { "" } else { ", " })?;
+        let named: Vec<_> = self.named.iter().map(ToString::to_string).collect();
+        f.write_str(&named.join(", "))?;
+        match self.more {
+            0 => Ok(()),
+            more => write!(f, " and {more} more"),
         }
-        if self.more > 0 {
-            write!(f, " and {} more", self.more)?;
-        }
-        Ok(())
     }
 }
 

@@ -1,7 +1,7 @@
 //! The CRI client: one connection that reconnects by itself, and the read-only calls.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     future::Future,
     path::Path,
     pin::Pin,
@@ -136,9 +136,7 @@ impl Cri {
     /// When a list fails, or the runtime becomes unreachable.
     pub async fn pod(&self, uid: &str, status_timeout: Duration) -> Result<RuntimePod, GrpcError> {
         let (sandboxes, listed) = self.lists(uid).await?;
-        let queries = listed
-            .into_iter()
-            .map(|container| self.container(container, status_timeout));
+        let queries = listed.into_iter().map(|one| self.container(one, status_timeout));
         let containers = try_join_all(queries).await?;
         Ok(convert::pod(sandboxes, containers.into_iter().flatten()))
     }
@@ -151,10 +149,8 @@ impl Cri {
     /// When either list fails.
     pub async fn pod_brief(&self, uid: &str) -> Result<RuntimePod, GrpcError> {
         let (sandboxes, listed) = self.lists(uid).await?;
-        Ok(convert::pod(
-            sandboxes,
-            listed.into_iter().map(convert::listed_container),
-        ))
+        let containers = listed.into_iter().map(convert::listed_container);
+        Ok(convert::pod(sandboxes, containers))
     }
 
     /// This listed container with its status; `None` if it was removed.
@@ -204,14 +200,6 @@ impl Cri {
     /// When a call fails, or the list is larger than a message.
     pub async fn list_sandboxes(&self) -> Result<Vec<PodSandbox>, GrpcError> {
         Ok(convert::node_sandboxes(self.sandboxes("").await?))
-    }
-
-    /// UIDs of all pods with a sandbox or a container.
-    ///
-    /// # Errors
-    /// As [`Self::list_sandboxes`].
-    pub async fn pods(&self) -> Result<BTreeSet<String>, GrpcError> {
-        Ok(self.all_brief().await?.into_keys().collect())
     }
 
     /// All pods by UID, as the two lists show them: without the status of each container. See [`Self::pod_brief`].

@@ -16,26 +16,17 @@ const NO_EXIT_CODE: i32 = -1;
 const FALL_BACK_TO_LOGS: &str = "FallbackToLogsOnError";
 
 pub(super) fn pod(sandboxes: Vec<v1::PodSandbox>, containers: impl Iterator<Item = Container>) -> RuntimePod {
-    let mut sandboxes: Vec<_> = sandboxes
-        .into_iter()
-        .map(|listed| pod_sandbox(listed).sandbox)
-        .collect();
+    let sandboxes = sandboxes.into_iter().map(|listed| pod_sandbox(listed).sandbox);
+    let mut sandboxes: Vec<_> = sandboxes.collect();
     sandboxes.sort_by(|a, b| newer(a).cmp(&newer(b)));
     let mut containers: Vec<_> = containers.collect();
-    containers.sort_by(|a, b| {
-        let newer = |container: &Container| (Reverse(container.created_at), Reverse(container.attempt));
-        newer(a).cmp(&newer(b)).then_with(|| a.id.cmp(&b.id))
-    });
+    containers.sort_by_cached_key(|it| (Reverse(it.created_at), Reverse(it.attempt), it.id.clone()));
     RuntimePod { sandboxes, containers }
 }
 
 pub(super) fn node_sandboxes(listed: Vec<v1::PodSandbox>) -> Vec<PodSandbox> {
     let mut sandboxes: Vec<_> = listed.into_iter().map(pod_sandbox).collect();
-    sandboxes.sort_by(|a, b| {
-        a.pod_uid
-            .cmp(&b.pod_uid)
-            .then_with(|| newer(&a.sandbox).cmp(&newer(&b.sandbox)))
-    });
+    sandboxes.sort_by(|a, b| (&a.pod_uid, newer(&a.sandbox)).cmp(&(&b.pod_uid, newer(&b.sandbox))));
     sandboxes
 }
 
@@ -86,10 +77,11 @@ pub(super) fn listed_container(listed: v1::Container) -> Container {
 pub(super) fn container(status: v1::ContainerStatus, sandbox_id: String) -> Container {
     let metadata = status.metadata.unwrap_or_default();
     let (mut labels, annotations) = (status.labels, status.annotations);
-    let message_path = annotations.get(keys::TERMINATION_MESSAGE_PATH);
-    let message_path = message_path.filter(|path| !path.is_empty());
+    let annotation = |key: &str| annotations.get(key).map(String::as_str);
+    let message_path = annotation(keys::TERMINATION_MESSAGE_PATH).filter(|path| !path.is_empty());
     let mut mounts = status.mounts.into_iter();
-    let message_mount = message_path.and_then(|path| mounts.find(|mount| mount.container_path == *path));
+    let message_mount = message_path.and_then(|path| mounts.find(|mount| mount.container_path == path));
+    let restarts = annotation(keys::RESTART_COUNT).map(str::parse);
     let state = container_state(status.state);
     Container {
         id: status.id,
@@ -105,14 +97,9 @@ pub(super) fn container(status: v1::ContainerStatus, sandbox_id: String) -> Cont
         message: status.message,
         image: status.image.unwrap_or_default().image,
         image_ref: status.image_ref,
-        restart_count: annotations
-            .get(keys::RESTART_COUNT)
-            .and_then(|count| count.parse().ok())
-            .unwrap_or(0),
+        restart_count: restarts.and_then(Result::ok).unwrap_or(0),
         termination_message_file: message_mount.map(|mount| mount.host_path),
-        message_falls_back_to_log: annotations
-            .get(keys::TERMINATION_MESSAGE_POLICY)
-            .is_some_and(|policy| policy == FALL_BACK_TO_LOGS),
+        message_falls_back_to_log: annotation(keys::TERMINATION_MESSAGE_POLICY) == Some(FALL_BACK_TO_LOGS),
         log_path: status.log_path,
         is_unread: state == ContainerState::Exited && status.exit_code == NO_EXIT_CODE,
     }
@@ -123,10 +110,8 @@ pub(super) fn pod_ips(answer: v1::PodSandboxStatusResponse) -> Vec<String> {
         return Vec::new();
     };
     let more = network.additional_ips.into_iter().map(|more| more.ip);
-    std::iter::once(network.ip)
-        .chain(more)
-        .filter(|ip| !ip.is_empty())
-        .collect()
+    let all = std::iter::once(network.ip).chain(more);
+    all.filter(|ip| !ip.is_empty()).collect()
 }
 
 /// Whether the command exceeded its timeout, as CRI-O reports it (`server/container_execsync.go`).
@@ -161,11 +146,8 @@ fn container_state(state: i32) -> ContainerState {
 
 /// Zero means "not yet", and so do the negative values that runtimes derive from Go's zero time.
 fn timestamp(nanoseconds: i64) -> Option<Timestamp> {
-    if nanoseconds <= 0 {
-        None
-    } else {
-        Timestamp::from_nanosecond(i128::from(nanoseconds)).ok()
-    }
+    let nanoseconds = Some(nanoseconds).filter(|nanoseconds| *nanoseconds > 0)?;
+    Timestamp::from_nanosecond(nanoseconds.into()).ok()
 }
 
 #[cfg(test)]

@@ -170,9 +170,8 @@ impl Cri {
 
     /// Asks the gate. Every call that changes something starts here.
     fn admit(&self, name: &'static str, id: &str) -> Result<(), GrpcError> {
-        self.effects
-            .allow(name, &id)
-            .map_err(|blocked| blocked_error(name, id, blocked))
+        let allowed = self.effects.allow(name, &id);
+        allowed.map_err(|blocked| blocked_error(name, id, blocked))
     }
 }
 
@@ -182,9 +181,8 @@ fn blocked_error(name: &'static str, id: &str, blocked: Blocked) -> GrpcError {
 }
 
 fn whole_seconds(duration: Duration) -> u64 {
-    duration
-        .as_secs()
-        .saturating_add(u64::from(duration.subsec_nanos() > 0))
+    let more = u64::from(duration.subsec_nanos() > 0);
+    duration.as_secs().saturating_add(more)
 }
 
 /// Sends a call and waits for its answer until `cancel` returns an error. The call is then canceled, but not before the

@@ -143,11 +143,8 @@ impl RuntimePod {
     #[must_use]
     pub fn with_exits_from(mut self, earlier: &Self) -> Self {
         let read = |it: &&Container| it.state == ContainerState::Exited && !it.is_unread;
-        for container in self
-            .containers
-            .iter_mut()
-            .filter(|it| it.is_unread && !it.state.may_run())
-        {
+        let lacks = |it: &&mut Container| it.is_unread && !it.state.may_run();
+        for container in self.containers.iter_mut().filter(lacks) {
             let known = earlier.containers.iter().filter(read).find(|it| it.id == container.id);
             if let Some(known) = known {
                 container.clone_from(known);

@@ -70,17 +70,10 @@ impl Dir {
     ///
     /// Entries that cannot be removed are reported; the others are removed anyway.
     pub fn remove_tree(&self, name: &OsStr, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        match self.remove_one(name, UnlinkatFlags::RemoveDir, effects) {
-            Err(Fault {
-                cause: Cause::Errno(Errno::ENOTDIR),
-                ..
-            }) => self
-                .remove_one(name, UnlinkatFlags::NoRemoveDir, effects)
-                .map_err(|fault| vec![fault]),
-            Err(Fault {
-                cause: Cause::Errno(Errno::ENOTEMPTY | Errno::EEXIST),
-                ..
-            }) => {
+        let removed = self.remove_one(name, UnlinkatFlags::RemoveDir, effects);
+        match removed.as_ref().err().and_then(Fault::errno) {
+            Some(Errno::ENOTDIR) => Ok(self.remove_one(name, UnlinkatFlags::NoRemoveDir, effects)?),
+            Some(Errno::ENOTEMPTY | Errno::EEXIST) => {
                 const VERB: &str = "empty and remove";
                 let path = self.path.join(name);
                 checkpoint::before(VERB, &path);
@@ -88,7 +81,7 @@ impl Dir {
                 checkpoint::after(VERB, &path);
                 removed.map(|()| Outcome::Done)
             }
-            other => other.map_err(|fault| vec![fault]),
+            _ => Ok(removed?),
         }
     }
 }
@@ -108,11 +101,8 @@ fn remove(base: &Dir, name: &OsStr, effects: &Effects) -> Result<(), Vec<Fault>>
         let more = Fault::new(VERB, &base.path, Cause::More(walk.unreported));
         walk.faults.push(more);
     }
-    if walk.faults.is_empty() {
-        Ok(())
-    } else {
-        Err(walk.faults)
-    }
+    let faults = walk.faults;
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
 }
 
 // === impl Walk ===
@@ -239,9 +229,8 @@ impl Walk<'_> {
                 break false;
             }
         };
-        let failed = failures
-            .into_iter()
-            .map(|(name, errno)| self.note(dir, &name, Err(errno)));
+        let failures = failures.into_iter();
+        let failed = failures.map(|(name, errno)| self.note(dir, &name, Err(errno)));
         Ok((is_last, failed.max().unwrap_or(Left::Nothing)))
     }
 

@@ -2,6 +2,8 @@
 
 use std::{fmt, path::PathBuf};
 
+use crate::words::short_id;
+
 /// Number of holders reported one by one.
 pub(super) const MAX_NAMED: usize = 8;
 
@@ -58,10 +60,9 @@ impl fmt::Display for Holders {
                 "it is in use, but no process was found that uses it: perhaps a loop device, swap or an NFS export",
             )?;
         } else {
-            let until = if self.processes.is_empty() {
-                "are unmounted"
-            } else {
-                "exit"
+            let until = match self.processes.is_empty() {
+                true => "are unmounted",
+                false => "exit",
             };
             write!(f, "it is in use by {}; it is retried when they {until}", by.join(", "))?;
         }
@@ -78,8 +79,7 @@ impl fmt::Display for MountHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "process {} {:?}", self.pid, self.command)?;
         if let Some(container) = &self.container {
-            // The prefix that crictl shows.
-            write!(f, " of container {}", container.get(..13).unwrap_or(container))?;
+            write!(f, " of container {}", short_id(container))?;
         }
         if self.is_in_other_namespace {
             f.write_str(" in another mount namespace")?;

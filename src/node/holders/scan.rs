@@ -1,14 +1,15 @@
 //! Searches all processes once, for all busy mounts.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     ffi::OsString,
     fs,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
@@ -23,7 +24,7 @@ use crate::node::{
     procfs,
 };
 
-/// Result so far.
+/// A search for the users of busy mounts.
 pub(super) struct Scan {
     proc: PathBuf,
     table: Arc<MountTable>,
@@ -31,36 +32,8 @@ pub(super) struct Scan {
     own: Option<PathBuf>,
     /// The same mounts in other namespaces, by the namespace's link.
     others: HashMap<PathBuf, Vec<MountView>>,
-    found: HashMap<u64, Holders>,
-}
-
-/// Searches all processes; `false` if the time expires before the end. The lock is free during calls that may hang.
-pub(super) fn search_all(scan: &Mutex<Scan>, longest: Duration) -> bool {
-    let until = Instant::now() + longest;
-    let (proc, table) = {
-        let scan = lock(scan);
-        (scan.proc.clone(), Arc::clone(&scan.table))
-    };
-    let Ok(pids) = procfs::pids(&proc) else {
-        return false;
-    };
-    for pid in pids {
-        if Instant::now() > until {
-            return false;
-        }
-        let dir = procfs::dir(&proc, pid);
-        // A separate statement, so that the lock is released after it.
-        let views = lock(scan).views(&dir);
-        let Some((views, is_other)) = views else { continue };
-        for (of, usage) in uses(&dir, &views, is_other, &table) {
-            lock(scan).note(of, pid, usage, is_other);
-        }
-    }
-    true
-}
-
-fn lock(scan: &Mutex<Scan>) -> MutexGuard<'_, Scan> {
-    scan.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The result so far, by mount ID. The lock is free during calls that may hang.
+    pub found: Arc<Mutex<HashMap<u64, Holders>>>,
 }
 
 /// A busy mount as one process sees it.
@@ -91,12 +64,10 @@ impl MountView {
 impl Scan {
     pub fn new(proc: PathBuf, table: Arc<MountTable>, busy: Vec<Mount>) -> Self {
         let link = |who: &str| procfs::namespace(&proc.join(who), "mnt");
+        let nested = busy.iter().map(|mount| (mount.id, nested_mounts(&table, mount)));
         Self {
             own: link("thread-self").or_else(|| link("self")),
-            found: busy
-                .iter()
-                .map(|mount| (mount.id, nested_mounts(&table, mount)))
-                .collect(),
+            found: Arc::new(Mutex::new(nested.collect())),
             others: HashMap::new(),
             proc,
             table,
@@ -104,8 +75,32 @@ impl Scan {
         }
     }
 
-    pub fn found(&self) -> HashMap<u64, Holders> {
-        self.found.clone()
+    /// Searches all processes; `false` if the time expires before the end.
+    pub fn search_all(mut self, longest: Duration) -> bool {
+        let until = Instant::now() + longest;
+        let Ok(pids) = procfs::pids(&self.proc) else {
+            return false;
+        };
+        for pid in pids {
+            if Instant::now() > until {
+                return false;
+            }
+            let dir = procfs::dir(&self.proc, pid);
+            let Some((views, is_other)) = self.views(&dir) else {
+                continue;
+            };
+            for (of, usage) in uses(&dir, &views, is_other, &self.table) {
+                let holder = MountHolder {
+                    pid,
+                    command: procfs::command(&dir),
+                    container: container_of(&procfs::text(&dir.join("cgroup"))),
+                    usage,
+                    is_in_other_namespace: is_other,
+                };
+                self.note(of, holder);
+            }
+        }
+        true
     }
 
     /// The mounts as a process sees them, if it sees any, and whether its namespace is another one. Each namespace is read once.
@@ -125,20 +120,14 @@ impl Scan {
         Some((copies.iter().cloned().chain(only_by_id).collect(), true))
     }
 
-    fn note(&mut self, of: u64, pid: i32, usage: &'static str, is_in_other_namespace: bool) {
-        let dir = procfs::dir(&self.proc, pid);
-        let Some(holders) = self.found.get_mut(&of) else { return };
+    fn note(&self, of: u64, holder: MountHolder) {
+        let mut found = self.found.lock();
+        let Some(holders) = found.get_mut(&of) else { return };
         if holders.processes.len() == MAX_NAMED {
             holders.more += 1;
-            return;
+        } else {
+            holders.processes.push(holder);
         }
-        holders.processes.push(MountHolder {
-            pid,
-            command: procfs::command(&dir),
-            container: container_of(&procfs::text(&dir.join("cgroup"))),
-            usage,
-            is_in_other_namespace,
-        });
     }
 }
 
@@ -184,18 +173,13 @@ fn uses(dir: &Path, views: &[MountView], is_other: bool, table: &MountTable) -> 
     if uses.is_empty() {
         let maps = fs::read(dir.join("maps")).unwrap_or_default();
         for (device, file) in maps.split(|&it| it == b'\n').filter_map(mapped) {
-            let there = views
-                .iter()
-                .filter(|view| view.device == device && is_there(Path::new(&file), view));
+            let is_mapped = |view: &&MountView| view.device == device && is_there(Path::new(&file), view);
+            let there = views.iter().filter(is_mapped);
             uses.extend(there.map(|view| (view.of, "mapped file")));
         }
     }
-    let mut seen = Vec::new();
-    uses.retain(|(of, _)| {
-        let new = !seen.contains(of);
-        seen.push(*of);
-        new
-    });
+    let mut seen = HashSet::new();
+    uses.retain(|(of, _)| seen.insert(*of));
     uses
 }
 
@@ -209,9 +193,8 @@ fn is_on(table: &MountTable, file: &Path, mount_point: &Path) -> bool {
 
 /// The mount ID of an open file, from its fdinfo.
 fn mount_of(fdinfo: &[u8]) -> Option<u64> {
-    let line = fdinfo
-        .split(|&it| it == b'\n')
-        .find_map(|line| line.strip_prefix(b"mnt_id:"))?;
+    let mut lines = fdinfo.split(|&it| it == b'\n');
+    let line = lines.find_map(|line| line.strip_prefix(b"mnt_id:"))?;
     std::str::from_utf8(line).ok()?.trim().parse().ok()
 }
 

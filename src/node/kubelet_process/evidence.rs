@@ -3,6 +3,7 @@
 
 use std::{
     collections::BTreeSet,
+    fs::File,
     io::{self, Read as _},
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -74,19 +75,14 @@ pub(super) fn is_configured(dir: &Path, arguments: &Arguments<'_>) -> bool {
     let read = || {
         // A pipe is not waited for.
         let file = root::open(&root::base(dir, &path)?, &path, OFlag::O_RDONLY | OFlag::O_NONBLOCK)?;
-        let file = std::fs::File::from(file);
-        if !file.metadata().is_ok_and(|found| found.is_file()) {
-            return Err(Errno::EINVAL);
+        let file = File::from(file);
+        if !file.metadata()?.is_file() {
+            return Err(Errno::EINVAL.into());
         }
-        let mut text = String::new();
-        file.take(MAX_SIZE)
-            .read_to_string(&mut text)
-            .map_err(|error| fault::errno(&error))?;
-        Ok(text)
+        io::read_to_string(file.take(MAX_SIZE))
     };
-    let document = read()
-        .ok()
-        .and_then(|text| serde_saphyr::from_str::<Document>(&text).ok());
+    let document = read().ok();
+    let document = document.and_then(|text| serde_saphyr::from_str::<Document>(&text).ok());
     document.is_some_and(|document| document.kind == "KubeletConfiguration")
 }
 

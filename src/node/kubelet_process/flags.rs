@@ -113,10 +113,8 @@ pub fn read(proc: &Path, pid: i32) -> Option<KubeletFlags> {
     }
     let cwd = fs::read_link(dir.join("cwd")).unwrap_or_default();
     let path = |flag| {
-        arguments
-            .path(flag)
-            .filter(|path| !path.as_os_str().is_empty())
-            .map(|path| cwd.join(path))
+        let path = arguments.path(flag).filter(|path| !path.as_os_str().is_empty())?;
+        Some(cwd.join(path))
     };
     let text = |flag| Some(arguments.value(flag)?.to_str()?.to_owned()).filter(|text| !text.is_empty());
     Some(KubeletFlags {
@@ -130,7 +128,7 @@ pub fn read(proc: &Path, pid: i32) -> Option<KubeletFlags> {
         healthz_port: text("healthz-port").and_then(|text| text.parse().ok()),
         hostname_override: text("hostname-override"),
         unit: service_of(&fs::read_to_string(dir.join("cgroup")).unwrap_or_default()),
-        command: readable(command),
+        command: readable(&command),
     })
 }
 

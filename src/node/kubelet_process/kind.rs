@@ -68,10 +68,8 @@ pub(super) fn kind(dir: &Path) -> io::Result<Option<Kind>> {
 pub(super) fn may_mount(proc: &Path, dir: &Path) -> bool {
     let status = fs::read(dir.join("status")).unwrap_or_default();
     let lacks = effective(&status).is_some_and(|capabilities| capabilities & (1 << CAP_SYS_ADMIN) == 0);
-    let (theirs, ours) = (
-        procfs::namespace(dir, "user"),
-        procfs::namespace(&proc.join("self"), "user"),
-    );
+    let namespace = |process: &Path| procfs::namespace(process, "user");
+    let (theirs, ours) = (namespace(dir), namespace(&proc.join("self")));
     let is_elsewhere = theirs.is_some() && ours.is_some() && theirs != ours;
     !lacks && !is_elsewhere
 }

@@ -9,7 +9,7 @@ use std::{
     os::fd::OwnedFd,
     path::{Component, Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
         mpsc::{RecvTimeoutError, sync_channel},
     },
@@ -18,6 +18,7 @@ use std::{
 };
 
 use nix::errno::Errno;
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use super::{
@@ -82,7 +83,7 @@ fn on_a_thread<T: Send + 'static>(
     // Known before the walk, however long that takes.
     let is_in_host_root = Arc::new(AtomicBool::new(has_our_paths(&dir.with_file_name(""), dir)));
     let guard = {
-        let mut under_way = running_walks();
+        let mut under_way = RUNNING_WALKS.lock();
         if let Some(is_in_host_root) = under_way.get(&process) {
             return Err(hangs(is_in_host_root));
         }
@@ -122,12 +123,8 @@ struct RunningWalk(Process);
 
 impl Drop for RunningWalk {
     fn drop(&mut self) {
-        running_walks().remove(&self.0);
+        RUNNING_WALKS.lock().remove(&self.0);
     }
-}
-
-fn running_walks() -> MutexGuard<'static, BTreeMap<Process, Arc<AtomicBool>>> {
-    RUNNING_WALKS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // === impl Input ===

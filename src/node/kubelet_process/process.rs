@@ -48,17 +48,14 @@ pub struct LocalKubelet {
 impl KubeletProcess {
     /// Its process id, and the remedy if it may not be this node's kubelet.
     pub fn brief(&self) -> String {
-        format!("(pid {}){}", self.pid, self.remedy())
-    }
-
-    fn remedy(&self) -> &'static str {
-        match self.why {
+        let remedy = match self.why {
             MatchReason::SameNode => {
                 "; its --root-dir is not the agent's --kubelet-root: set --kubelet-root to its --root-dir, or, if it is the \
                  kubelet of another node, start it with --container-runtime-endpoint on its command line"
             }
             MatchReason::SameDirectory | MatchReason::Unreadable(_) | MatchReason::UnknownDirectory => "",
-        }
+        };
+        format!("(pid {}){remedy}", self.pid)
     }
 }
 

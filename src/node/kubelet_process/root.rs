@@ -28,16 +28,12 @@ pub(super) fn base(dir: &Path, path: &Path) -> Result<OwnedFd, Errno> {
 
 /// Opens `path` below it. Symlinks are resolved as that process sees them, not as the agent does.
 pub(super) fn open(base: impl AsFd, path: &Path, flags: OFlag) -> Result<OwnedFd, Errno> {
-    let resolve = if path.is_absolute() {
-        ResolveFlag::RESOLVE_IN_ROOT
-    } else {
-        ResolveFlag::RESOLVE_NO_MAGICLINKS
+    let resolve = match path.is_absolute() {
+        true => ResolveFlag::RESOLVE_IN_ROOT,
+        false => ResolveFlag::RESOLVE_NO_MAGICLINKS,
     };
-    openat2(
-        base,
-        path,
-        OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve),
-    )
+    let how = OpenHow::new().flags(flags | OFlag::O_CLOEXEC).resolve(resolve);
+    openat2(base, path, how)
 }
 
 /// Device and inode of that directory.

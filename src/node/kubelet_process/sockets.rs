@@ -154,11 +154,8 @@ fn address(field: &str) -> Option<SocketAddr> {
     let (ip, port) = field.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     let word = |word| {
-        Some(
-            u32::from_str_radix(std::str::from_utf8(word).ok()?, 16)
-                .ok()?
-                .to_ne_bytes(),
-        )
+        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16);
+        Some(word.ok()?.to_ne_bytes())
     };
     let words: Option<Vec<[u8; 4]>> = ip.as_bytes().chunks(8).map(word).collect();
     let bytes = words?.concat();

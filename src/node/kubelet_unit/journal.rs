@@ -5,7 +5,7 @@ use std::{path::Path, process::Stdio, time::Duration};
 use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
-use crate::{model::foreign::ForeignText, words::io_error};
+use crate::{model::foreign::ForeignText, unknown::Unknown, words::io_error};
 
 /// The program that reads the journal.
 pub const PROGRAM: &str = "journalctl";
@@ -28,7 +28,7 @@ pub struct Entry {
 ///
 /// # Errors
 /// Why the journal could not be read.
-pub async fn last_entries(journalctl: &Path, unit: &str) -> Result<Vec<Entry>, String> {
+pub async fn last_entries(journalctl: &Path, unit: &str) -> Result<Vec<Entry>, Unknown> {
     let mut command = Command::new(journalctl);
     command
         .args(["--boot", "--reverse", "--quiet", "--no-pager", "--lines", ENTRIES])
@@ -39,11 +39,12 @@ pub async fn last_entries(journalctl: &Path, unit: &str) -> Result<Vec<Entry>, S
         .kill_on_drop(true);
     match timeout(LIMIT, command.output()).await {
         Ok(Ok(output)) if output.stdout.is_empty() && !output.stderr.is_empty() => {
-            Err(ForeignText::within(String::from_utf8_lossy(&output.stderr).trim_end(), 200).into())
+            let error = String::from_utf8_lossy(&output.stderr);
+            Err(Unknown::new(ForeignText::within(error.trim_end(), 200)))
         }
         Ok(Ok(output)) => Ok(parse(&output.stdout)),
-        Ok(Err(error)) => Err(format!("{}: {}", journalctl.display(), io_error(&error))),
-        Err(_) => Err(format!("{} has not answered within {LIMIT:?}", journalctl.display())),
+        Ok(Err(error)) => Err(format!("{}: {}", journalctl.display(), io_error(&error)).into()),
+        Err(_) => Err(format!("{} has not answered within {LIMIT:?}", journalctl.display()).into()),
     }
 }
 
@@ -110,11 +111,16 @@ mod tests {
     async fn program_that_is_missing_or_fails_is_no_harm() {
         let dir = tempfile::tempdir().unwrap();
         let missing = last_entries(&dir.path().join("none"), "kubelet.service").await;
-        assert!(missing.unwrap_err().ends_with("none: no such file or directory"));
+        assert!(
+            missing
+                .unwrap_err()
+                .to_string()
+                .ends_with("none: no such file or directory")
+        );
         let refused = program(dir.path(), "echo 'No\tpermission' >&2; exit 1");
         assert_eq!(
             last_entries(&refused, "kubelet.service").await,
-            Err("No\\tpermission".to_owned())
+            Err(Unknown::new("No\\tpermission"))
         );
         let asked = program(dir.path(), "for it; do echo \"{\\\"MESSAGE\\\":\\\"$it\\\"}\"; done");
         let entries = last_entries(&asked, "kubelet.service").await.unwrap();
@@ -129,6 +135,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let hangs = program(dir.path(), "exec sleep 1000");
         let error = last_entries(&hangs, "kubelet.service").await.unwrap_err();
-        assert!(error.contains("has not answered within 5s"), "{error}");
+        assert!(error.to_string().contains("has not answered within 5s"), "{error}");
     }
 }

@@ -23,10 +23,8 @@ struct ErrorLine<'a> {
 /// The last fatal line, or else the last error, of the last runs of the unit. `entries`: oldest first.
 pub fn last_error(entries: &[Entry], runs: usize) -> Option<String> {
     let entries = of_last_runs(entries, runs);
-    let errors = entries
-        .iter()
-        .enumerate()
-        .filter_map(|(at, entry)| Some((at, error_in(&entry.message)?)));
+    let numbered = entries.iter().enumerate();
+    let errors = numbered.filter_map(|(at, entry)| Some((at, error_in(&entry.message)?)));
     let (at, error) = errors.max_by_key(|(at, error)| (error.is_fatal, *at))?;
     let line = plain(&with_continuation(error.text, &entries[at + 1..]));
     // The error directly before a fatal one may be its cause: an expired certificate, and then a missing bootstrap-kubelet.conf.
@@ -39,16 +37,9 @@ pub fn last_error(entries: &[Entry], runs: usize) -> Option<String> {
 }
 
 fn of_last_runs(entries: &[Entry], runs: usize) -> &[Entry] {
-    let mut begin = entries.len();
-    for _ in 0..runs {
-        let older = &entries[..begin];
-        let Some(last) = older.last() else { break };
-        begin = older
-            .iter()
-            .rposition(|entry| entry.run != last.run)
-            .map_or(0, |before| before + 1);
-    }
-    &entries[begin..]
+    let last_runs = entries.chunk_by(|a, b| a.run == b.run).rev().take(runs);
+    let length: usize = last_runs.map(<[Entry]>::len).sum();
+    &entries[entries.len() - length..]
 }
 
 /// The error in this line, if it is one.
@@ -61,16 +52,13 @@ fn error_in(line: &str) -> Option<ErrorLine<'_>> {
     } else if line.starts_with("{\"ts\":") {
         let fields: Value = serde_json::from_str(line).ok()?;
         // Only messages have a verbosity (k8s.io/component-base: logs/json).
-        (
-            fields["msg"] == "command failed",
-            Some(line).filter(|_| fields.get("v").is_none())?,
-        )
+        let is_error = fields.get("v").is_none();
+        (fields["msg"] == "command failed", Some(line).filter(|_| is_error)?)
     } else if has_level(" level=error ") {
         (false, line)
     } else {
-        let is_fatal = ["Error: ", "panic: ", "fatal error: "]
-            .iter()
-            .any(|it| line.starts_with(it));
+        let mut marks = ["Error: ", "panic: ", "fatal error: "].iter();
+        let is_fatal = marks.any(|mark| line.starts_with(mark));
         (true, Some(line).filter(|_| is_fatal || has_level(" level=fatal "))?)
     };
     Some(ErrorLine { is_fatal, text })
@@ -104,11 +92,8 @@ fn plain(line: &str) -> String {
         (text("msg").unwrap_or_default(), text("err"), "")
     } else if line.starts_with("time=") {
         let message = line.split_once(" msg=").and_then(|(_, rest)| quoted(rest));
-        (
-            message.map_or_else(|| line.to_owned(), |(message, _)| message),
-            None,
-            "",
-        )
+        let message = message.map_or_else(|| line.to_owned(), |(message, _)| message);
+        (message, None, "")
     } else if let Some((message, rest)) = quoted(line) {
         let error = rest.split_once(" err=").and_then(|(_, rest)| quoted(rest));
         (message, error.map(|(error, _)| error), rest)

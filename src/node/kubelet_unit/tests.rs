@@ -3,7 +3,7 @@ use std::process::Command;
 use serde_json::json;
 
 use super::*;
-use crate::node::systemd::tests::double::{Behavior, UnitKind, bus};
+use crate::node::systemd::tests::double::{Behavior, UnitKind, at_bus, bus};
 
 /// A program in place of journalctl that prints one entry of this run.
 fn journalctl(dir: &Path, run: &str) -> std::path::PathBuf {
@@ -83,7 +83,7 @@ async fn process_of_a_unit_that_hangs_is_shown_with_its_state() {
 #[tokio::test]
 async fn node_without_systemd_or_without_the_unit_has_none() {
     assert_eq!(details(&[Behavior::NotLoaded], Path::new("/proc")).await, None);
-    let nobody = Systemd::with_bus("unix:path=/no/such/bus");
+    let nobody = at_bus("unix:path=/no/such/bus");
     assert_eq!(
         read(&nobody, Path::new("journalctl"), Path::new("/proc"), None).await,
         None

@@ -3,10 +3,7 @@
 use std::{fmt, path::PathBuf};
 
 use super::{Mount, MountTable, Mounted};
-use crate::{
-    model::foreign::ForeignText,
-    words::{format_count, shell_quoted},
-};
+use crate::words::{format_count, shell_quoted};
 
 /// A mount that hides another one.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -42,15 +39,8 @@ impl Cover {
 
 impl fmt::Display for Cover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Mounted { fs_type, source } = &self.what;
-        let name = |name: &std::ffi::OsStr| ForeignText::from_bytes(name.as_encoded_bytes());
-        write!(
-            f,
-            "{} of {} is mounted over it at {:?}, so that no path leads to it",
-            name(fs_type),
-            name(source),
-            self.path
-        )?;
+        let Self { what, path, .. } = self;
+        write!(f, "{what} is mounted over it at {path:?}, so that no path leads to it")?;
         match (self.is_same, self.mounts) {
             (true, 0) => write!(f, ": remove that mount with {}", self.command()),
             (true, more) => write!(

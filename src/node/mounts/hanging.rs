@@ -64,6 +64,13 @@ impl From<&Mount> for Mounted {
     }
 }
 
+impl fmt::Display for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = |name: &OsStr| ForeignText::from_bytes(name.as_encoded_bytes());
+        write!(f, "{} of {}", name(&self.fs_type), name(&self.source))
+    }
+}
+
 /// Whether this error means that the server does not respond.
 pub(super) fn is_server_dead(errno: Errno) -> bool {
     DEAD_SERVER.contains(&errno)
@@ -79,8 +86,7 @@ impl fmt::Display for Hanging {
                 "; the server of this mount or of one above it may be down: the call returns when the server answers again",
             );
         };
-        let name = |name: &OsStr| ForeignText::from_bytes(name.as_encoded_bytes());
-        write!(f, " ({} of {}); ", name(&what.fs_type), name(&what.source))?;
+        write!(f, " ({what}); ")?;
         if what.has_server() {
             f.write_str(
                 "the server may be down: the call returns when the server answers again, or with --force-unmount dead-server",

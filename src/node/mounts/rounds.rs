@@ -13,6 +13,7 @@ use crate::node::{
     effects::Effects,
     fault::{Cause, Fault},
     holders::holders,
+    host::PROC,
     unmounts::{Call, UnmountBackend},
 };
 
@@ -101,22 +102,15 @@ fn is_busy_without_known_holder(fault: &Fault) -> bool {
 
 /// Adds the holders to busy mounts.
 fn explain_busy(faults: &mut HashMap<u64, Fault>, remaining: &[Mount], table: &Arc<MountTable>, effects: &Effects) {
-    let unmounting = effects.unmounting();
+    let unmounting = &effects.unmounting;
     if matches!(unmounting.backend, UnmountBackend::Simulated(_)) {
         return;
     }
     let is_busy = |fault: &Fault| fault.cause == Cause::Errno(Errno::EBUSY);
-    let busy = remaining
-        .iter()
-        .filter(|mount| faults.get(&mount.id).is_some_and(is_busy));
-    let busy: Vec<Mount> = busy.cloned().collect();
-    for (id, holders) in holders(
-        Path::new("/proc"),
-        table,
-        &busy,
-        &unmounting.in_flight,
-        Call::FindHolders,
-    ) {
+    let is_busy = |mount: &&Mount| faults.get(&mount.id).is_some_and(is_busy);
+    let busy: Vec<Mount> = remaining.iter().filter(is_busy).cloned().collect();
+    let (proc, in_flight) = (Path::new(PROC), &unmounting.in_flight);
+    for (id, holders) in holders(proc, table, &busy, in_flight, Call::FindHolders) {
         if let Some(fault) = faults.get_mut(&id) {
             fault.cause = Cause::Busy(Box::new(holders));
         }
@@ -126,13 +120,12 @@ fn explain_busy(faults: &mut HashMap<u64, Fault>, remaining: &[Mount], table: &A
 /// Unmounts in this scope that have not returned. The table may not show them any more, while dirty data is still being
 /// written.
 pub fn hanging(effects: &Effects, within: impl Fn(&Path) -> bool) -> Vec<Fault> {
-    let unmounts = effects.unmounting().in_flight.unmounts(within).into_iter();
-    unmounts
-        .map(|(path, since)| {
-            let what = Mounted::topmost_on(&path);
-            Fault::new("unmount", path, Hanging { since, what })
-        })
-        .collect()
+    let unmounts = effects.unmounting.in_flight.unmounts(within).into_iter();
+    let hanging = unmounts.map(|(path, since)| {
+        let what = Mounted::topmost_on(&path);
+        Fault::new("unmount", path, Cause::Hangs(Box::new(Hanging { since, what })))
+    });
+    hanging.collect()
 }
 
 #[cfg(test)]

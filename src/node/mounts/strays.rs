@@ -161,10 +161,8 @@ fn is_plain(name: &OsStr) -> bool {
 
 /// Possible pod UIDs in the name of a directory, also in `UID.old` and `UID-old`.
 fn uids_in(name: &OsStr) -> impl Iterator<Item = OsString> {
-    let words = name
-        .as_bytes()
-        .split(|byte| !is_part(byte))
-        .filter(|word| !word.is_empty());
+    let words = name.as_bytes().split(|byte| !is_part(byte));
+    let words = words.filter(|word| !word.is_empty());
     words.flat_map(|word| {
         let uuids = word.windows(36).filter(|window| is_uuid(window));
         std::iter::once(word)

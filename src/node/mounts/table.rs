@@ -115,14 +115,11 @@ impl MountTable {
     pub fn cover_of(&self, path: &Path) -> Option<&Mount> {
         let hidden = self.mounts_on(path).into_iter().next()?;
         let visible_from: Vec<u64> = self.ancestors(&hidden).map(|mount| mount.id).collect();
-        let mut above: Vec<&Path> = path.ancestors().skip(1).collect();
-        above.reverse();
         let topmost = |dir: &Path| self.mounts_on(dir).first().map(|mount| mount.id);
-        let cover = above
-            .into_iter()
-            .filter_map(topmost)
-            .find(|id| !visible_from.contains(id))?;
-        self.with_id(cover)
+        let above = path.ancestors().skip(1).filter_map(topmost);
+        let covers = above.filter(|id| !visible_from.contains(id));
+        // That on the outermost directory.
+        self.with_id(covers.last()?)
     }
 
     /// Number of mounts on this one, and on those.

@@ -35,7 +35,7 @@ const RELEASE_TRIES: u32 = 10;
 pub fn unmount(path: &Path, effects: &Effects) -> Result<Outcome, Fault> {
     let fault = |error: CallError| Fault::new(VERB, path, cause(path, error));
     let (parent, name) = split(path).ok_or_else(|| Fault::new(VERB, path, Cause::BadName(path.into())))?;
-    let unmounting = effects.unmounting();
+    let unmounting = &effects.unmounting;
     let found = match &unmounting.backend {
         UnmountBackend::Kernel => {
             let (parent, name) = (parent.to_owned(), name.to_owned());
@@ -72,10 +72,10 @@ enum Target<'a> {
 fn cause(path: &Path, error: CallError) -> Cause {
     match error {
         CallError::Failed(errno) => errno.into(),
-        CallError::Hangs(since) => Cause::from(Hanging {
-            since,
-            what: Mounted::topmost_on(path),
-        }),
+        CallError::Hangs(since) => {
+            let what = Mounted::topmost_on(path);
+            Cause::Hangs(Box::new(Hanging { since, what }))
+        }
         CallError::NotDone(why) => why.into(),
     }
 }
@@ -195,10 +195,8 @@ impl MountPoint {
 
 /// Parent and last component of an absolute path without `.` and `..`.
 fn split(path: &Path) -> Option<(&Path, &OsStr)> {
-    let plain = path
-        .components()
-        .all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    if !(plain && path.is_absolute()) {
+    let is_plain = |part| matches!(part, Component::RootDir | Component::Normal(_));
+    if !path.is_absolute() || !path.components().all(is_plain) {
         return None;
     }
     Some((path.parent()?, path.file_name()?))

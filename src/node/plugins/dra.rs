@@ -50,8 +50,8 @@ pub struct ClaimRef {
 /// A driver's answer.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Unprepared {
-    /// For each requested claim, by UID: success or the driver's error.
-    pub claims: BTreeMap<String, Result<(), String>>,
+    /// The requested claims that are not unprepared, by UID, with the driver's error.
+    pub failed: BTreeMap<String, String>,
     /// UIDs that were not requested. The kubelet rejects the whole answer because of them.
     pub unknown: Vec<String>,
 }
@@ -79,12 +79,9 @@ impl Dra {
             socket: &self.endpoint,
             deadline: DEADLINE,
         };
+        let wire = |ClaimRef { namespace, uid, name }| Claim { namespace, uid, name };
         let request = NodeUnprepareResourcesRequest {
-            claims: claims
-                .iter()
-                .cloned()
-                .map(|ClaimRef { namespace, uid, name }| Claim { namespace, uid, name })
-                .collect(),
+            claims: claims.iter().cloned().map(wire).collect(),
         };
         let answer = call.send(Some(effects), async |channel| match self.service {
             V1BETA1 => BetaClient::new(channel).node_unprepare_resources(request).await,
@@ -92,19 +89,13 @@ impl Dra {
         });
         let answer = answer.await.map_err(|error| self.with_service_hint(error))?;
         let mut errors: BTreeMap<_, _> = answer.claims.into_iter().map(|(uid, it)| (uid, it.error)).collect();
-        let claims = claims
-            .iter()
-            .map(|claim| {
-                let result = match errors.remove(&claim.uid) {
-                    Some(error) if error.is_empty() => Ok(()),
-                    Some(error) => Err(error),
-                    None => Err("the driver's answer lacks it".to_owned()),
-                };
-                (claim.uid.clone(), result)
-            })
-            .collect();
+        let failed = claims.iter().filter_map(|claim| {
+            let error = errors.remove(&claim.uid);
+            let error = error.unwrap_or_else(|| "the driver's answer lacks it".to_owned());
+            (!error.is_empty()).then(|| (claim.uid.clone(), error))
+        });
         Ok(Unprepared {
-            claims,
+            failed: failed.collect(),
             unknown: errors.into_keys().collect(),
         })
     }
@@ -114,10 +105,8 @@ impl Dra {
         if let CallFailure::Failed { code, message } = &mut error.failure
             && *code == Code::Unimplemented
         {
-            *message = format!(
-                "{message} (the call was of {}, which the driver has registered)",
-                self.service
-            );
+            let service = self.service;
+            *message = format!("{message} (the call was of {service}, which the driver has registered)");
         }
         error
     }

@@ -78,10 +78,8 @@ impl Registry {
     /// When the directory itself cannot be read.
     pub async fn read(dir: &Path, effects: &Effects) -> Result<Self, Fault> {
         let path = dir.to_owned();
-        let (mut sockets, faults) = effects
-            .run_blocking(move |_| sockets(&path))
-            .await
-            .unwrap_or_else(|not_done| Err(Fault::new("read", dir, not_done)))?;
+        let read = effects.run_blocking(move |_| sockets(&path)).await;
+        let (mut sockets, faults) = read.unwrap_or_else(|not_done| Err(Fault::new("read", dir, not_done)))?;
         sockets.sort_unstable_by(|a, b| b.cmp(a));
         let mut registry = Self {
             dir: dir.to_owned(),
@@ -89,9 +87,8 @@ impl Registry {
             unresponsive: Vec::new(),
             faults,
         };
-        let mut answers = stream::iter(sockets)
-            .map(|(_, socket)| ask(socket))
-            .buffered(MAX_CONCURRENT);
+        let answers = stream::iter(sockets).map(|(_, socket)| ask(socket));
+        let mut answers = answers.buffered(MAX_CONCURRENT);
         while let Some(answer) = answers.next().await {
             match answer {
                 Ok(registered) => registry.registered.push(registered),
@@ -119,10 +116,8 @@ impl Registry {
     /// When there is none, or none with a known service.
     pub async fn dra(&self, driver: &str) -> Result<Dra, DriverUnavailable> {
         let plugin = |it: &Registered| {
-            let service = it
-                .versions
-                .iter()
-                .find_map(|name| SERVICES.into_iter().find(|it| it == name))?;
+            let mut versions = it.versions.iter();
+            let service = versions.find_map(|name| SERVICES.into_iter().find(|it| it == name))?;
             Some(Dra::new(driver, &it.endpoint, service))
         };
         self.latest(Kind::Dra, driver, plugin).await
@@ -140,11 +135,8 @@ impl Registry {
         understood: impl Fn(&Registered) -> Option<T>,
     ) -> Result<T, DriverUnavailable> {
         let mut why = Vec::new();
-        for it in self
-            .registered
-            .iter()
-            .filter(|it| it.kind == Some(kind) && it.name == driver)
-        {
+        let is_wanted = |it: &&Registered| it.kind == Some(kind) && it.name == driver;
+        for it in self.registered.iter().filter(is_wanted) {
             match (understood(it), check_connection(&it.endpoint).await) {
                 (Some(found), Ok(())) => return Ok(found),
                 (Some(_), Err(error)) => why.push(format!("its socket {:?} does not answer: {error}", it.endpoint)),

@@ -7,7 +7,10 @@ use nix::sys::signal::Signal;
 use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 
 use super::{ON_MANAGER, PROPERTIES, SERVICE_INTERFACE, Systemd, UNIT_INTERFACE, call};
-use crate::model::kubelet_unit::{KubeletUnit, MainProcess, UnitExit};
+use crate::{
+    model::kubelet_unit::{KubeletUnit, MainProcess, UnitExit},
+    unknown::Unknown,
+};
 
 /// `ExecMainCode` of a process that has exited by itself (`CLD_EXITED` in waitid(2)); other codes are of signals.
 const EXITED: i32 = 1;
@@ -19,7 +22,7 @@ impl Systemd {
     ///
     /// # Errors
     /// A message if systemd does not answer.
-    pub async fn kubelet_unit(&self, unit: &str) -> Result<Option<KubeletUnit>, String> {
+    pub async fn kubelet_unit(&self, unit: &str) -> Result<Option<KubeletUnit>, Unknown> {
         self.with_timeout(async {
             let connection = self.connection().await?;
             // GetUnit knows only loaded units, and an inactive one may be unloaded.
@@ -41,10 +44,8 @@ type Properties = HashMap<String, OwnedValue>;
 
 /// A property that an older systemd does not have is as if it were not set.
 fn state(unit: &str, properties: &Properties) -> KubeletUnit {
-    let exit = match (
-        get::<i32>(properties, "ExecMainCode"),
-        get::<i32>(properties, "ExecMainStatus"),
-    ) {
+    let exit = |name| get::<i32>(properties, name);
+    let exit = match (exit("ExecMainCode"), exit("ExecMainStatus")) {
         (Some(EXITED), status) => status.map(UnitExit::Code),
         (Some(code), Some(signal)) if code > EXITED => Some(UnitExit::Signal(match Signal::try_from(signal) {
             Ok(signal) => signal.to_string(),
@@ -53,6 +54,7 @@ fn state(unit: &str, properties: &Properties) -> KubeletUnit {
         _ => None,
     };
     let pid = get::<u32>(properties, "MainPID").and_then(|pid| i32::try_from(pid).ok());
+    let run: Vec<u8> = get(properties, "InvocationID").unwrap_or_default();
     let has_checked_conditions = get(properties, "ConditionTimestamp").is_some_and(|at: u64| at > 0);
     KubeletUnit {
         unit: unit.to_owned(),
@@ -63,11 +65,7 @@ fn state(unit: &str, properties: &Properties) -> KubeletUnit {
         result: text(properties, "Result"),
         exit,
         restarts: get(properties, "NRestarts").unwrap_or_default(),
-        run: get::<Vec<u8>>(properties, "InvocationID")
-            .unwrap_or_default()
-            .iter()
-            .map(|byte| format!("{byte:02x}"))
-            .collect(),
+        run: run.iter().map(|byte| format!("{byte:02x}")).collect(),
         since: get(properties, "StateChangeTimestamp").and_then(time),
         has_unmet_condition: has_checked_conditions && get(properties, "ConditionResult") == Some(false),
         main_process: pid.filter(|pid| *pid > 0).map(|pid| MainProcess {

@@ -4,13 +4,14 @@ use std::{
     collections::HashMap,
     fmt,
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::Duration,
 };
 
 use jiff::{Timestamp, Unit};
 use nix::errno::Errno;
+use parking_lot::Mutex;
 
 use crate::node::threads::NotDone;
 
@@ -79,7 +80,7 @@ impl CallsInFlight {
             drop(listed);
             answer.send(done).ok();
         };
-        let thread = thread::Builder::new().name(format!("{call}"));
+        let thread = thread::Builder::new().name(call.to_string());
         thread.spawn(run).map_err(|_| CallError::NotDone(NotDone::Aborted))?;
         answered.recv_timeout(timeout).map_err(|error| match error {
             mpsc::RecvTimeoutError::Timeout => CallError::Hangs(since),
@@ -89,11 +90,11 @@ impl CallsInFlight {
 
     /// The unmounts in flight whose paths are wanted, and when each started.
     pub fn unmounts(&self, wanted: impl Fn(&Path) -> bool) -> Vec<(PathBuf, Timestamp)> {
-        let calls = self.calls();
-        let unmounts = calls
+        let calls = self.calls.lock();
+        let is_unmount = |call: &Call| matches!(call, Call::Find | Call::Unmount | Call::Force);
+        let wanted = calls
             .iter()
-            .filter(|((_, call), _)| matches!(call, Call::Find | Call::Unmount | Call::Force));
-        let wanted = unmounts.filter(|((path, _), _)| wanted(path));
+            .filter(|((path, call), _)| is_unmount(call) && wanted(path));
         let mut found: Vec<_> = wanted.map(|((path, _), since)| (path.clone(), *since)).collect();
         found.sort();
         found.dedup_by(|(later, _), (earlier, _)| later == earlier);
@@ -101,7 +102,7 @@ impl CallsInFlight {
     }
 
     fn list(self: &Arc<Self>, path: &Path, call: Call, since: Timestamp) -> Result<ListedCall, CallError> {
-        let mut calls = self.calls();
+        let mut calls = self.calls.lock();
         let key = (path.to_owned(), call);
         if let Some(earlier) = calls.get(&key) {
             return Err(CallError::Hangs(*earlier));
@@ -115,10 +116,6 @@ impl CallsInFlight {
             key,
         })
     }
-
-    fn calls(&self) -> MutexGuard<'_, HashMap<(PathBuf, Call), Timestamp>> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 /// Rounded to seconds, for messages.
@@ -131,7 +128,7 @@ fn now() -> Timestamp {
 
 impl Drop for ListedCall {
     fn drop(&mut self) {
-        self.in_flight.calls().remove(&self.key);
+        self.in_flight.calls.lock().remove(&self.key);
     }
 }
 
@@ -190,7 +187,7 @@ mod tests {
         for at in 0..MAX_CALLS {
             let hang = Arc::clone(&hang);
             let path = PathBuf::from(at.to_string());
-            let work = move || hang.lock().unwrap().recv().is_ok();
+            let work = move || hang.lock().recv().is_ok();
             let done = in_flight.run_with_timeout(&path, Call::Unmount, Duration::ZERO, work);
             assert!(matches!(done, Err(CallError::Hangs(_))), "{done:?}");
         }

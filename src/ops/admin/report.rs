@@ -22,7 +22,7 @@ pub(super) async fn answer(pods: &PodsAdmin, query: Option<&str>) -> Answer {
         Some(Some(Ok(seconds))) => Some(i64::from(seconds)),
         Some(_) => return Err(bad_request("the query must be since=SECONDS")),
     };
-    let now = pods.clock.wall().now();
+    let now = pods.clock.wall.now();
     let seconds = seconds.unwrap_or(i64::MAX).min(MAX_AGE.as_secs());
     let since = now.checked_sub(jiff::SignedDuration::from_secs(seconds)).unwrap_or(now);
     let observations = pods.journal.observations();

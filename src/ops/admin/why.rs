@@ -60,7 +60,7 @@ async fn explain(pods: &PodsAdmin, name: &ObjectName) -> Result<Option<(Explanat
     let mut facts = gather(reader, view, terminated_by).await;
     let kill_in_ms = own.and_then(|trace| trace.kill_in_ms);
     facts.kill_in_seconds = kill_in_ms.map(|ms| ms.div_ceil(1000));
-    let now = reader.node.clock.wall().now();
+    let now = reader.node.clock.wall.now();
     let causes = diagnose(&facts, now);
     Ok(Some(match own {
         Some(trace) => {

@@ -164,7 +164,7 @@ async fn cgroups(root: &str) -> Row {
     if !cgroups.has_slices(root) {
         return Row::ok(WHAT, format!("cgroupfs driver, {cgroups}"));
     }
-    match Systemd::of_host().version().await {
+    match Systemd::default().version().await {
         Ok(version) => Row::ok(WHAT, format!("systemd driver, {cgroups}, systemd {version}")),
         Err(error) => {
             let seen = format!("systemd driver, {cgroups}, but systemd does not answer on D-Bus: {error}");

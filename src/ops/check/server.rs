@@ -146,7 +146,7 @@ pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Co
         Err(error) => Some(Row::new(
             what,
             Verdict::Configuration,
-            error,
+            error.to_string(),
             &format!("correct the client certificate and key in {flag}"),
         )),
     }

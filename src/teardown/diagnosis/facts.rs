@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    path::Path,
     sync::Arc,
 };
 
@@ -9,7 +10,14 @@ use k8s_cri::v1::RuntimeCondition;
 
 use crate::{
     model::{pod::PodView, termination::Terminator},
-    node::{cri::types::RuntimePod, holders::Holders, plugins::Kind, process_state::ProcessState, processes::Shim},
+    node::{
+        cri::types::RuntimePod,
+        holders::Holders,
+        mounts::{Cover, Mount},
+        plugins::Kind,
+        process_state::ProcessState,
+        processes::Shim,
+    },
     teardown::{
         bounded_read::{Fact, ObjectUnread},
         grace::OwnGrace,
@@ -39,8 +47,8 @@ pub struct Facts {
     pub kill_in_seconds: Option<u64>,
     /// The pod's cgroups.
     pub cgroups: Fact<CgroupFacts>,
-    /// Mounts below the pod's directory.
-    pub mounts: Fact<Vec<MountFacts>>,
+    /// Mounts below the pod's directory, each with the mount that hides it, if one does.
+    pub mounts: Fact<Vec<(Mount, Option<Cover>)>>,
     /// Users of these mounts that are not known as the pod's own processes, by mount ID.
     pub holders: Fact<HashMap<u64, Holders>>,
     /// The pods of these users, as `NAMESPACE/NAME`, by PID.
@@ -95,23 +103,6 @@ pub struct Processes {
     pub more: usize,
 }
 
-/// A mount below the pod's directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MountFacts {
-    /// The kernel's mount ID.
-    pub id: u64,
-    /// Mount point.
-    pub path: String,
-    /// Type of file system.
-    pub fs_type: String,
-    /// The mounted source.
-    pub source: String,
-    /// Whether its file system is on a server or in a process.
-    pub has_server: bool,
-    /// The mount that hides it, if one does.
-    pub cover: Option<String>,
-}
-
 /// A driver that cannot be called.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MissingDriver {
@@ -154,11 +145,11 @@ impl Facts {
     }
 
     /// Whether only a driver that is missing unmounts this.
-    pub fn waits_for_driver(&self, mount_point: &str) -> bool {
+    pub fn waits_for_driver(&self, mount_point: &Path) -> bool {
         let missing = self.drivers.iter().flatten().filter(|driver| driver.is_certain);
         missing
             .flat_map(|driver| &driver.mounted)
-            .any(|path| path == mount_point)
+            .any(|path| Path::new(path) == mount_point)
     }
 
     /// Finalizers of the object.

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::{sleep, timeout};
 
-use super::facts::{CgroupFacts, Facts, MissingDriver, MountFacts, NamedFacts, Processes, TerminatedBy};
+use super::facts::{CgroupFacts, Facts, MissingDriver, NamedFacts, Processes, TerminatedBy};
 use crate::{
     model::{failure::first_message, pod::PodView},
     node::{
@@ -190,7 +190,7 @@ async fn read_processes(reads: &Reads, pids: Vec<i32>) -> Fact<Vec<ProcessState>
 }
 
 /// The mounts below the pod's directory, and who uses them.
-async fn mounts(reads: &Reads) -> (Fact<Vec<MountFacts>>, Fact<HashMap<u64, Holders>>) {
+async fn mounts(reads: &Reads) -> (Fact<Vec<(Mount, Option<Cover>)>>, Fact<HashMap<u64, Holders>>) {
     let read = reads.on_node(|context, view| {
         let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
         let table = context.node.storage.all_mounts.read().map_err(text)?;
@@ -201,21 +201,15 @@ async fn mounts(reads: &Reads) -> (Fact<Vec<MountFacts>>, Fact<HashMap<u64, Hold
         Ok(read) => read,
         Err(why) => return (Err(why), Err("without the mount table".to_owned())),
     };
-    let facts = busy.iter().map(|mount| MountFacts {
-        id: mount.id,
-        path: mount.path.display().to_string(),
-        fs_type: mount.fs_type.to_string_lossy().into_owned(),
-        source: mount.source.to_string_lossy().into_owned(),
-        has_server: has_server(mount),
-        cover: table
-            .cover_of(&mount.path)
-            .map(|cover| Cover::new(cover, &table).to_string()),
+    let facts = busy.iter().map(|mount| {
+        let cover = table.cover_of(&mount.path);
+        (mount.clone(), cover.map(|cover| Cover::new(cover, &table)))
     });
     let facts = Ok(facts.collect());
     busy.truncate(MAX_MOUNTS);
     let search = blocking_in(HOLDERS_LIMIT, &reads.context, &reads.view, move |context, _| {
         let storage = &context.node.storage;
-        let in_flight = &storage.effects.unmounting().in_flight;
+        let in_flight = &storage.effects.unmounting.in_flight;
         Ok(holders(&storage.proc, &table, &busy, in_flight, Call::DiagnoseHolders))
     });
     (facts, reads.cap(search).await)
@@ -342,13 +336,6 @@ async fn add_driver_pods(context: &Context, missing: &mut [MissingDriver]) -> Fa
         it.pods = own.map(|(_, pod)| pod.clone()).collect();
     }
     Ok(())
-}
-
-/// Whether the data of the mount is behind a server or a process of the node.
-fn has_server(mount: &Mount) -> bool {
-    let fs_type = mount.fs_type.to_string_lossy();
-    let exact = "nfs nfs4 cifs smb3 ceph 9p glusterfs lustre afs beegfs";
-    exact.split(' ').any(|exact| exact == fs_type) || fs_type.starts_with("fuse.")
 }
 
 fn paths(paths: impl IntoIterator<Item = std::path::PathBuf>) -> Vec<String> {

@@ -1,6 +1,6 @@
 //! One table: facts, and the causes that follow from them.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::HashMap, path::Path, sync::Arc, time::Duration};
 
 use k8s_cri::v1::RuntimeCondition;
 use serde_json::{Value, json};
@@ -11,6 +11,7 @@ use crate::{
     node::{
         cri::types::{Container, ContainerState, RuntimePod, Sandbox},
         holders::{Holders, MountHolder},
+        mounts::{Cover, MountTable},
         process_state::{ProcessState, SigtermHandling},
         processes::Shim,
     },
@@ -151,15 +152,10 @@ fn in_grace(facts: &mut Facts) {
     facts.grace.used = Some(Duration::from_secs(10));
 }
 
-fn mount(facts: &mut Facts, fs_type: &str, has_server: bool, outside: &[i32]) {
-    facts.mounts = Ok(vec![MountFacts {
-        id: 5,
-        path: "/pods/u1/volumes/v".to_owned(),
-        fs_type: fs_type.to_owned(),
-        source: "server:/v".to_owned(),
-        has_server,
-        cover: None,
-    }]);
+fn mount(facts: &mut Facts, fs_type: &str, outside: &[i32]) {
+    let line = format!("5 1 0:5 / /pods/u1/volumes/v rw - {fs_type} server:/v rw");
+    let table = MountTable::parse(line.as_bytes(), Path::new("/")).unwrap();
+    facts.mounts = Ok(table.all().map(|mount| (mount.clone(), None)).collect());
     let outside = outside.iter().map(|pid| MountHolder {
         pid: *pid,
         command: "tail".to_owned(),
@@ -403,7 +399,7 @@ fn causes_follow_from_facts() {
         (
             "mount busy outside of the pod",
             reported,
-            |it| mount(it, "tmpfs", false, &[99]),
+            |it| mount(it, "tmpfs", &[99]),
             "blocking mountBusy",
         ),
         (
@@ -411,7 +407,7 @@ fn causes_follow_from_facts() {
             running,
             |it| {
                 in_grace(it);
-                mount(it, "tmpfs", false, &[99]);
+                mount(it, "tmpfs", &[99]);
             },
             "waiting gracePeriod, later mountBusy",
         ),
@@ -420,21 +416,21 @@ fn causes_follow_from_facts() {
             running,
             |it| {
                 in_grace(it);
-                mount(it, "tmpfs", false, &[]);
+                mount(it, "tmpfs", &[]);
             },
             "waiting gracePeriod",
         ),
         (
             "mount left",
             reported,
-            |it| mount(it, "tmpfs", false, &[]),
+            |it| mount(it, "tmpfs", &[]),
             "waiting mountLeft",
         ),
         (
             "mount left that only a missing driver unmounts",
             reported,
             |it| {
-                mount(it, "tmpfs", false, &[]);
+                mount(it, "tmpfs", &[]);
                 let mut missing = missing_driver(true);
                 missing.mounted = vec!["/pods/u1/volumes/v".to_owned()];
                 it.drivers = Ok(vec![missing]);
@@ -445,7 +441,7 @@ fn causes_follow_from_facts() {
             "holders unknown: a mount is not called unused",
             reported,
             |it| {
-                mount(it, "tmpfs", false, &[]);
+                mount(it, "tmpfs", &[]);
                 it.holders = Err("no answer within 3.5s".to_owned());
             },
             "unknown unknown",
@@ -453,7 +449,7 @@ fn causes_follow_from_facts() {
         (
             "mount of a server",
             reported,
-            |it| mount(it, "nfs4", true, &[]),
+            |it| mount(it, "nfs4", &[]),
             "blocking serverMount",
         ),
         (
@@ -461,7 +457,7 @@ fn causes_follow_from_facts() {
             running,
             |it| {
                 in_grace(it);
-                mount(it, "nfs4", true, &[]);
+                mount(it, "nfs4", &[]);
             },
             "waiting gracePeriod, later serverMount",
         ),
@@ -525,8 +521,9 @@ fn causes_follow_from_facts() {
             "a mount that another one hides",
             reported,
             |it| {
-                mount(it, "ext4", false, &[]);
-                it.mounts.as_mut().unwrap()[0].cover = Some("ext4 of /dev/vdb is mounted over it".to_owned());
+                mount(it, "ext4", &[]);
+                let (mount, cover) = &mut it.mounts.as_mut().unwrap()[0];
+                *cover = Some(Cover::new(mount, &MountTable::default()));
             },
             "blocking mountHidden",
         ),
@@ -666,7 +663,7 @@ fn causes_follow_from_facts() {
 fn remedies_name_the_one_who_acts() {
     let stages: [fn() -> Facts; 4] = [running, exited, reported, || {
         let mut facts = reported();
-        mount(&mut facts, "tmpfs", false, &[]);
+        mount(&mut facts, "tmpfs", &[]);
         facts.volume_paths = Ok(vec!["/pods/u1/volumes/w".to_owned()]);
         facts
     }];
@@ -797,7 +794,7 @@ fn grace_period_runs_from_the_moment_when_this_agent_begins() {
 fn users_of_a_mount_are_named_with_their_pods_and_as_outside_only_if_the_pods_own_are_known() {
     let message = |change: fn(&mut Facts)| {
         let mut facts = reported();
-        mount(&mut facts, "tmpfs", false, &[99]);
+        mount(&mut facts, "tmpfs", &[99]);
         change(&mut facts);
         let mut causes = diagnose(&facts, NOW.parse().unwrap()).into_iter();
         causes.find(|it| it.kind == CauseKind::MountBusy).unwrap().message

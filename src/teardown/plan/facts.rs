@@ -45,7 +45,7 @@ impl PlanFacts {
         let entry = context.journal.pod(&view.pod.uid);
         Self {
             grace: OwnGrace::new(view, entry.as_ref(), &context.node.clock.now()),
-            now: context.node.clock.wall().now(),
+            now: context.node.clock.wall.now(),
             entry,
             reads,
             runtime: OnceCell::new(),

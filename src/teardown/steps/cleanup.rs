@@ -10,12 +10,7 @@ use crate::{
         pod::PodView,
         trace::Step,
     },
-    node::{
-        cri::types::RuntimePod,
-        grpc::GrpcError,
-        logs::{BadPart, PodLogs},
-        pod_dir::PodDir,
-    },
+    node::{cri::types::RuntimePod, fault::BadPart, grpc::GrpcError, logs::PodLogs, pod_dir::PodDir},
     teardown::{
         attempt::Attempt,
         bounded_read::text,

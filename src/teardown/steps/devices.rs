@@ -179,10 +179,7 @@ async fn call_drivers(context: &Context, by_driver: BTreeMap<&str, Vec<ClaimRef>
                         "Driver answers for claims that it was not asked about"
                     );
                 }
-                let failed = done
-                    .claims
-                    .iter()
-                    .filter_map(|(claim, done)| Some((claim, done.as_ref().err()?)));
+                let failed = done.failed.iter();
                 failed
                     .map(|(claim, why)| failure(&format_args!("claim {claim}: {why}")))
                     .collect()

@@ -216,7 +216,7 @@ async fn wanted(
         pod: &object.pod,
         observed: &observed,
         runtime_name: &node.runtime_name,
-        now: node.clock.wall().now(),
+        now: node.clock.wall.now(),
         stage,
         eviction: eviction.as_deref(),
         messages: &messages,

@@ -31,7 +31,7 @@ fn approved(context: &Context, view: &PodView) -> Approved {
     let approvals = context.journal.approvals(&view.pod.uid).into_iter();
     let of_volumes = approvals.filter(|approval| {
         let is_of_volume = approval.mismatch.kind == MismatchKind::VolumeNotUnpublished;
-        is_of_volume && approval.at.boot_id == context.node.clock.boot_id()
+        is_of_volume && approval.at.boot_id == context.node.clock.boot_id
     });
     Arc::new(of_volumes.flat_map(|approval| approval.mismatch.facts).collect())
 }

@@ -79,7 +79,7 @@ impl Pod {
 
     /// Limits the number of processes, in any hierarchy that can count them.
     fn limit(&self) {
-        let limits = self.cgroups.hierarchies().iter();
+        let limits = self.cgroups.hierarchies.iter();
         let limits = limits.map(|it| it.path.join(&self.root).join("pids.max"));
         let limits: Vec<_> = limits.filter(|file| file.exists()).collect();
         assert!(!limits.is_empty(), "nothing limits them");

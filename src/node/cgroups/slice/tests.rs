@@ -7,7 +7,7 @@ use tokio::net::UnixListener;
 use super::*;
 use crate::node::{
     cgroups::{Qos, pod_slice_name},
-    systemd::tests::double::{Behavior, bus},
+    systemd::tests::double::{Behavior, at_bus, bus},
 };
 
 fn pod() -> PodCgroup {
@@ -93,7 +93,7 @@ async fn hanging_job_times_out_with_a_remedy() {
 #[tokio::test]
 async fn missing_or_unresponsive_bus_fails_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
-    let at = |name: &str| Systemd::with_bus(&format!("unix:path={}", dir.path().join(name).display()));
+    let at = |name: &str| at_bus(&format!("unix:path={}", dir.path().join(name).display()));
     let _silent = UnixListener::bind(dir.path().join("silent")).unwrap();
     tokio::time::pause();
     for (name, why) in [("away", "No such file"), ("silent", "no answer within 5s")] {
@@ -102,7 +102,7 @@ async fn missing_or_unresponsive_bus_fails_with_a_remedy() {
             .unwrap_err()
             .to_string();
         assert!(text.contains(why) && text.contains("systemctl status dbus"), "{text}");
-        assert!(at(name).version().await.unwrap_err().contains(why));
+        assert!(at(name).version().await.unwrap_err().to_string().contains(why));
     }
 }
 

@@ -70,8 +70,15 @@ pub fn bus(dir: &Path, behaviors: &'static [Behavior]) -> (Systemd, Calls) {
             tokio::spawn(serve(stream, behavior, recorded.clone()));
         }
     });
-    let systemd = Systemd::with_bus(&format!("unix:path={}", dir.join("bus").display()));
-    (systemd, calls)
+    (at_bus(&format!("unix:path={}", dir.join("bus").display())), calls)
+}
+
+/// A client that connects to the bus at this address.
+pub fn at_bus(bus: &str) -> Systemd {
+    Systemd {
+        bus: Some(bus.into()),
+        ..Systemd::default()
+    }
 }
 
 async fn serve(stream: UnixStream, behavior: Behavior, calls: Calls) -> zbus::Result<()> {

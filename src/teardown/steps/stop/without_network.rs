@@ -70,7 +70,7 @@ fn check_approved(attempt: &Attempt<'_>, mut failures: Vec<Failure>) -> Result<(
     let sandboxes = attempt.stopped.pod.sandboxes.iter();
     let sandboxes = sandboxes.map(|sandbox| format!("sandbox {}", sandbox.id));
     let mismatch = Mismatch::new(MismatchKind::NetworkNotRemoved, sandboxes);
-    if mismatch.is_approved_by(&context.journal.approvals(&pod.uid), context.node.clock.boot_id()) {
+    if mismatch.is_approved_by(&context.journal.approvals(&pod.uid), &context.node.clock.boot_id) {
         tracing::warn!("Network of the pod is not taken down; the teardown continues, as a user has approved");
         return Ok(());
     }

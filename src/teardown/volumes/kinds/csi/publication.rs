@@ -198,7 +198,7 @@ async fn holders_of(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
     let busy = path.to_owned();
     let found = storage.read_blocking(path, move |storage| {
         let table = storage.all_mounts.read()?;
-        let in_flight = &storage.effects.unmounting().in_flight;
+        let in_flight = &storage.effects.unmounting.in_flight;
         let found = holders(
             &storage.proc,
             &table,
