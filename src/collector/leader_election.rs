@@ -123,7 +123,7 @@ impl LeaderElection {
     pub async fn run(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
         let role_guard = RoleGuard(self);
         let View { identity, mode, .. } = self.view();
-        tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector started");
+        tracing::info!(identity, %mode, lease = LEASE, "Collector started");
         if mode == Mode::Never {
             return stop.await;
         }
@@ -175,7 +175,7 @@ impl LeaderElection {
         match &checked {
             Ok(()) => {
                 let View { identity, mode, .. } = self.view();
-                tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
+                tracing::info!(identity, %mode, lease = LEASE, "Collector is active");
             }
             Err(why) => tracing::info!(why, "Collector is on standby"),
         }

@@ -95,7 +95,7 @@ impl KubeletMonitor {
         let mut probes = Probes::new(start, PROCESS_GAP, ENDPOINT_GAP);
         let had = self.guard.journal.node(|node| node.last_active.clone());
         let mut role = initial_role(had.as_ref(), self.take_over_after, &self.clock.now());
-        if let (Role::Standby(StandbyReason::Resuming), Some(had)) = (&role, had) {
+        if let (Role::Standby(StandbyReason::AgentRestarted), Some(had)) = (&role, had) {
             probes.lease.recorded = Some(Some(had.lease));
         }
         let mut ticks = interval(DECIDE_INTERVAL);
@@ -219,8 +219,8 @@ impl KubeletMonitor {
             Err(_) => format!("the API server has not answered within {NODE_TIMEOUT:?}"),
         };
         match before {
-            Role::Standby(StandbyReason::Resuming) => before.clone(),
-            _ => Role::Standby(StandbyReason::Unknown(format!(
+            Role::Standby(StandbyReason::AgentRestarted) => before.clone(),
+            _ => Role::Standby(StandbyReason::KubeletUnknown(format!(
                 "whether this is still the right Node: {why}"
             ))),
         }
@@ -257,7 +257,7 @@ impl KubeletMonitor {
         match role {
             _ if self.guard.only_observes => self.set_last_active(None),
             // Keep the record of the earlier run until the role is decided.
-            Role::Standby(StandbyReason::Resuming) => {}
+            Role::Standby(StandbyReason::AgentRestarted) => {}
             Role::Active if !self.guard.is_handing_over() => {
                 let (kept, now) = (
                     self.guard.journal.node(|node| node.last_active.clone()),
@@ -313,14 +313,14 @@ impl KubeletMonitor {
                     "The kubelet starts again and again and never works: this agent is active between its starts"
                 );
             }
-            Role::Active if *before == Role::Standby(StandbyReason::Resuming) => {
+            Role::Active if *before == Role::Standby(StandbyReason::AgentRestarted) => {
                 tracing::warn!(seen, "No kubelet ran while this agent restarted; it is active again");
             }
             Role::Active => tracing::warn!(seen, "The kubelet is down: this agent takes over its pods"),
             Role::Standby(why) if role.is_unresponsive() => tracing::error!(%why, seen, "Standing by"),
             Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
         }
-        if !matches!(role, Role::Active | Role::Standby(StandbyReason::Resuming)) {
+        if !matches!(role, Role::Active | Role::Standby(StandbyReason::AgentRestarted)) {
             // A kubelet runs, or may run or have run unseen.
             self.guard.journal.cancel_requests();
         }

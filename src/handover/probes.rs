@@ -2,7 +2,7 @@
 //!
 //! Only what this agent has observed counts, on its own monotonic clock and without a gap. Times that others have written do not.
 
-use std::{fmt, ops::Range, time::Duration};
+use std::{ops::Range, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
@@ -86,9 +86,10 @@ pub struct Starts {
 }
 
 /// What a probe shows of the kubelet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum ProbeState {
     /// It runs.
     Alive,
@@ -97,14 +98,6 @@ pub enum ProbeState {
     /// The probe failed.
     #[default]
     Unknown,
-}
-
-// === impl ProbeState ===
-
-impl fmt::Display for ProbeState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
 }
 
 // === impl ProbeHistory ===

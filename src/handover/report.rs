@@ -124,7 +124,7 @@ impl RoleReport {
                     "between the starts of a failing kubelet: {}",
                     failing.fault(wall)
                 )),
-                (Role::Standby(StandbyReason::Started | StandbyReason::NotYet(_)), Some(failing), _) => Some(format!(
+                (Role::Standby(StandbyReason::KubeletStarted | StandbyReason::TakeoverPending(_)), Some(failing), _) => Some(format!(
                     "the kubelet starts again and again and never works: {}; this agent continues when that process exits",
                     failing.fault(wall)
                 )),
@@ -304,14 +304,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn expired_certificate_is_the_reason_only_of_a_running_kubelet_that_renews_nothing() {
-        let alive = || Role::Standby(StandbyReason::Working);
+        let alive = || Role::Standby(StandbyReason::KubeletAlive { is_lease_overdue: false });
         let renewed: &[_] = &[Some("1"), Some("2")];
         for (role, lease, expected) in [
             (alive(), &[None][..], true),
             // The agent may have the same certificate.
             (alive(), &[], true),
             (alive(), renewed, false),
-            (Role::Standby(StandbyReason::Started), &[None], false),
+            (Role::Standby(StandbyReason::KubeletStarted), &[None], false),
             (Role::Active, &[None], false),
         ] {
             let now = Instant::now();

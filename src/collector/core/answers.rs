@@ -89,7 +89,7 @@ impl Core {
                     namespace = &*target.namespace,
                     name = target.name,
                     uid = target.uid,
-                    policy = policy.name(),
+                    %policy,
                     "Deleted"
                 );
                 &mut self.counts.deleted
@@ -103,7 +103,7 @@ impl Core {
                     tracing::warn!(
                         object = escape_control_chars(&object_label(&self.graph, target.id)),
                         uid = escape_control_chars(&truncate(&target.uid)),
-                        finalizer = finalizer.name(),
+                        %finalizer,
                         why,
                         "Finalizer removed while a kind is not synced"
                     );

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 use super::lease;
 
 /// When this agent's collector may work: `--gc`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize, strum::Display)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Mode {
     /// While the collector of kube-controller-manager is not active.
     #[default]
@@ -72,19 +73,6 @@ pub struct ManagerView {
     pub changed: Option<Timestamp>,
     /// Error of the last read.
     pub error: Option<String>,
-}
-
-// === impl Mode ===
-
-impl Mode {
-    /// Its value of `--gc`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Never => "never",
-        }
-    }
 }
 
 // === impl View ===

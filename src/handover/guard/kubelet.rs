@@ -354,7 +354,7 @@ impl KubeletWatch {
 
 /// The role of an active agent after a kubelet was seen, until its probes decide it again.
 fn just_seen() -> Role {
-    Role::Standby(StandbyReason::Unknown(
+    Role::Standby(StandbyReason::KubeletUnknown(
         "whether the kubelet works: its process has just been seen".to_owned(),
     ))
 }
