@@ -100,7 +100,9 @@ impl Counters {
         self.teardown_durations.observe(trace.elapsed().as_secs_f64());
         trace.read(|trace| {
             for (span, end_ms) in trace.spans.iter().filter_map(|span| Some((span, span.end_ms?))) {
-                let series = self.step_durations.get_or_create(&[("step", span.step.into_str().into())]);
+                let series = self
+                    .step_durations
+                    .get_or_create(&[("step", <&str>::from(span.step).into())]);
                 series.observe(Duration::from_millis(end_ms.saturating_sub(span.start_ms)).as_secs_f64());
             }
         });

@@ -7,6 +7,8 @@ use std::{ops::Range, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
+use crate::unknown::Unknown;
+
 /// Starts before so long a time without a kubelet process are forgotten: nothing starts it any more.
 const START_MEMORY: Duration = Duration::from_secs(600);
 
@@ -190,12 +192,12 @@ impl Lease {
 
     /// Adds a result. An error of the API server is Unknown and starts the history again: a kubelet could not renew its Lease
     /// either.
-    pub fn add(&mut self, state: Result<LeaseState, String>, over: &Range<Instant>) {
+    pub fn add(&mut self, state: Result<LeaseState, Unknown>, over: &Range<Instant>) {
         let state = match state {
             Ok(state) => state,
             Err(why) => {
                 self.last = None;
-                self.probe.add(Probe::Unknown(why), over);
+                self.probe.add(Probe::Unknown(why.to_string()), over);
                 return;
             }
         };
@@ -304,7 +306,7 @@ impl Probes {
     }
 
     /// Adds a result of the Lease probe.
-    pub fn add_lease(&mut self, state: Result<LeaseState, String>, over: &Range<Instant>) {
+    pub fn add_lease(&mut self, state: Result<LeaseState, Unknown>, over: &Range<Instant>) {
         let renewed = self.lease.renewed;
         self.lease.add(state, over);
         if self.lease.renewed != renewed {

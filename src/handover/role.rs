@@ -32,7 +32,9 @@ pub enum Role {
 pub fn decide_role(probes: &Probes, take_over_after: Duration, up: Duration, before: &Role, now: Instant) -> Role {
     let (process, healthz, lease) = (&probes.process, &probes.healthz, &probes.lease.probe);
     if let Some(why) = process.why_unknown(now) {
-        return Role::Standby(StandbyReason::KubeletUnknown(format!("whether a kubelet runs here: {why}")));
+        return Role::Standby(StandbyReason::KubeletUnknown(format!(
+            "whether a kubelet runs here: {why}"
+        )));
     }
     if process.is_alive(now) {
         return Role::Standby(decide_beside_process(probes, take_over_after, now));
@@ -89,7 +91,9 @@ fn decide_beside_process(probes: &Probes, take_over_after: Duration, now: Instan
     } else if is_not_renewed && probes.healthz.is_alive(now) {
         StandbyReason::KubeletAlive { is_lease_overdue: true }
     } else {
-        StandbyReason::KubeletAlive { is_lease_overdue: false }
+        StandbyReason::KubeletAlive {
+            is_lease_overdue: false,
+        }
     }
 }
 

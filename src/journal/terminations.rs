@@ -1,6 +1,6 @@
 //! What of each pod's termination must survive a crash, and file systems that may still be active.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use super::{
     Journal, JournalError,
@@ -14,7 +14,6 @@ use crate::{
         mismatch::{MismatchApproval, MismatchKind},
         pod::{PodRef, PodUid, PodView},
         termination::Eviction,
-        trace::Stage,
     },
     node::superblock::FileSystem,
 };
@@ -98,17 +97,7 @@ impl Journal {
             begun,
             grace,
             not_attempted: true,
-            waits_for_dependents: false,
-            in_progress: false,
-            claims_unprepared: false,
-            eviction: None,
-            request: None,
-            hooks: BTreeMap::new(),
-            stage: Stage::default(),
-            exits: Exits::new(),
-            processes: Vec::new(),
-            manifest: None,
-            approvals: Vec::new(),
+            ..PodEntry::default()
         };
         let pods = &mut self.lock().contents.pods;
         let before = pods.get(&pod.uid).cloned();

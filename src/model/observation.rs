@@ -38,7 +38,9 @@ pub struct Observation {
 }
 
 /// The result of a comparison.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display, VariantArray)]
+#[derive(
+    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display, VariantArray,
+)]
 #[cfg_attr(feature = "agent", derive(clap::ValueEnum))]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

@@ -112,7 +112,9 @@ fn pods(metrics: &mut Metrics<'_>, status: &StatusReport) {
     let longest = traces.iter().map(|trace| trace.elapsed_ms).max().unwrap_or_default();
     let on_hold = traces.iter().filter(|trace| trace.mismatch.is_some()).count();
     let stages = stages.map(|(stage, name)| (labels([("stage", name)]), at(stage)));
-    let failing = Step::VARIANTS.iter().map(|&step| (labels([("step", step.into_str())]), failing(step)));
+    let failing = Step::VARIANTS
+        .iter()
+        .map(|&step| (labels([("step", step.into())]), failing(step)));
     metrics.count("pods", status.watch.pods);
     metrics.count("unmanaged_pods", status.housekeeping.unmanaged.len());
     metrics.count("unused_volumes_stuck", status.housekeeping.unused_volumes.len());
