@@ -123,8 +123,7 @@ pub fn may_fence(probes: &Probes) -> Result<(), &'static str> {
 /// The role of an agent that has just started. If its earlier run in this boot was active, and ended not longer ago than
 /// `take_over_after`, it becomes active again unless a probe shows a kubelet.
 pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &Mark) -> Role {
-    let stopped_for = had.and_then(|had| had.at.elapsed(now));
-    match stopped_for {
+    match had.and_then(|had| had.at.elapsed(now)) {
         Some(stopped_for) if stopped_for <= take_over_after => Role::Standby(StandbyReason::AgentRestarted),
         _ => Role::unknown(),
     }

@@ -21,8 +21,6 @@ use crate::{
 /// Processes kept of one pod. A container may have many below a shim that hangs; they are in the pod's cgroups, too.
 const MAX_PROCESSES: usize = 64;
 
-// === impl Journal ===
-
 /// A restart finds all changes that [`Self::durable`] has confirmed. Changes are durable later unless a method waits for the disk.
 impl Journal {
     /// The entry of a pod.

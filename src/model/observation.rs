@@ -38,12 +38,11 @@ pub struct Observation {
 }
 
 /// The result of a comparison.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display, VariantArray,
-)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[cfg_attr(feature = "agent", derive(clap::ValueEnum))]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[derive(Display, VariantArray)]
 #[strum(serialize_all = "lowercase")]
 pub enum Verdict {
     /// The agent would have written the same status, and nothing is left on the node.

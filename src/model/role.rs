@@ -42,13 +42,13 @@ pub enum StandbyReason {
     KubeletUnresponsive,
     /// There is no kubelet process here, but healthz answers or the Lease is renewed.
     KubeletElsewhere,
-    /// The kubelet is down, but not long enough: the time that is left.
+    /// The kubelet is down, but not long enough.
     TakeoverPending(Duration),
     /// The node has just booted.
     NodeBooting,
     /// The agent was active before its restart, and no probe has yet shown whether a kubelet ran meanwhile.
     AgentRestarted,
-    /// A probe fails: what is not known, and why.
+    /// A probe fails.
     KubeletUnknown(String),
 }
 

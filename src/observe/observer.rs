@@ -219,7 +219,7 @@ impl Observer {
     /// Lists the pods of the runtime.
     fn list(&mut self) {
         self.is_listing = true;
-        let runtime = self.reader.runtime().clone();
+        let runtime = self.reader.context().node.cri.clone();
         let list = async move {
             let listed = timeout(LIST_LIMIT, runtime.all_brief()).await;
             let listed = listed.map_err(|_| Unknown::new(format_args!("no answer within {LIST_LIMIT:?}")));

@@ -33,8 +33,6 @@ pub fn requested_pause(error: &ApiError) -> Option<Duration> {
     error.retry_after().or(is_overloaded.then_some(DEFAULT_PAUSE))
 }
 
-// === impl Core ===
-
 impl Core {
     /// Applies the outcome of a request.
     pub fn apply(&mut self, request: &Request, outcome: Outcome, now: Instant) {
