@@ -100,6 +100,7 @@ mod tests {
             match (stop(&systemd, kubelet).await, refused) {
                 (Ok(unit), None) => assert_eq!(unit, "kubelet.service"),
                 (Err(error), Some(why)) => {
+                    let error = error.to_string();
                     assert!(error.contains(why) && error.contains("stop it by hand"), "{error}");
                 }
                 (result, _) => panic!("{result:?}, {refused:?}"),
@@ -113,7 +114,7 @@ mod tests {
     async fn queued_restart_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (systemd, _) = bus(dir.path(), &[Behavior::Restarts("kubelet.service", 42)]);
-        let error = stop(&systemd, &kubelet()).await.unwrap_err();
+        let error = stop(&systemd, &kubelet()).await.unwrap_err().to_string();
         assert!(error.contains("its restart is queued"), "{error}");
     }
 }

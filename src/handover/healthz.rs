@@ -112,7 +112,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_healthy_kubelet_is_alive() {
         let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
-        let unknown = || Err("too many open files".to_owned());
+        let unknown = || Err(std::io::Error::other("too many open files"));
         for (answer, is_kubelets, state, detail) in [
             (Some(OK), Ok(true), ProbeState::Alive, "ok"),
             (Some(broken), Ok(true), ProbeState::Down, "500"),

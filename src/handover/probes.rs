@@ -447,7 +447,7 @@ mod tests {
         let start = Instant::now();
         let mut lease = Lease::new(start, secs(10));
         let mut add = |state: Result<Option<&str>, &str>, after: u64| {
-            let state = state.map(|it| it.map(str::to_owned)).map_err(str::to_owned);
+            let state = state.map(|it| it.map(str::to_owned)).map_err(Unknown::from);
             lease.add(state, &(start + secs(after)..start + secs(after)));
             (
                 lease.probe.is_alive(start + secs(after)),
@@ -499,7 +499,7 @@ mod tests {
                 ..Lease::new(start, secs(10))
             };
             if outage {
-                lease.add(Err("refused".to_owned()), &at);
+                lease.add(Err("refused".into()), &at);
             }
             lease.add(Ok(seen.clone()), &at);
             assert_eq!(lease.probe.is_alive(start), renewed, "{recorded:?} {outage} {seen:?}");
