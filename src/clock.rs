@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
 /// A point in time within a boot of this node.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mark {
     /// The kernel's ID of the boot.
     pub boot_id: String,

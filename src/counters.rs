@@ -9,6 +9,7 @@ use std::{
 
 use prometheus_client::metrics::histogram::Histogram;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray as _;
 
 use crate::{
     histogram::{self, Histograms},
@@ -78,7 +79,7 @@ impl Default for Counters {
     fn default() -> Self {
         Self {
             counts: Mutex::new(Counts {
-                observations: Verdict::ALL.map(|verdict| (verdict, 0)).into(),
+                observations: Verdict::VARIANTS.iter().map(|&verdict| (verdict, 0)).collect(),
                 ..Counts::default()
             }),
             teardown_durations: histogram::of_teardowns(),
@@ -99,7 +100,9 @@ impl Counters {
         self.teardown_durations.observe(trace.elapsed().as_secs_f64());
         trace.read(|trace| {
             for (span, end_ms) in trace.spans.iter().filter_map(|span| Some((span, span.end_ms?))) {
-                let series = self.step_durations.get_or_create(&[("step", span.step.name().into())]);
+                let series = self
+                    .step_durations
+                    .get_or_create(&[("step", <&str>::from(span.step).into())]);
                 series.observe(Duration::from_millis(end_ms.saturating_sub(span.start_ms)).as_secs_f64());
             }
         });

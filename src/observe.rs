@@ -13,5 +13,4 @@ mod reads;
 mod seen;
 mod volumes;
 
-pub use fields::SITUATIONS;
 pub use observer::Observer;

@@ -21,3 +21,9 @@ impl From<String> for Unknown {
         Self(reason)
     }
 }
+
+impl From<&str> for Unknown {
+    fn from(reason: &str) -> Self {
+        Self(reason.to_owned())
+    }
+}

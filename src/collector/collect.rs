@@ -9,7 +9,10 @@ use std::{
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use serde_json::Value;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, sleep_until, timeout},
+};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -30,6 +33,8 @@ const EARLY_PAUSE: (Duration, Duration) = (Duration::from_millis(200), Duration:
 const RETRY: Duration = Duration::from_secs(2);
 /// Timeout of a request that only checks whether a route exists.
 const ROUTE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of pages of lists that are read at once: a page takes memory, mostly in the API server.
+const MAX_PAGES: usize = 8;
 /// Maximum number of lookups at once.
 const MAX_LOOKUPS: usize = 8;
 /// An APIService names the server of a version of a group.
@@ -45,6 +50,7 @@ pub async fn collect(client: MetadataClient, shared: Arc<Shared>) -> String {
         client: client.clone(),
         shared: Arc::clone(&shared),
         monitors: HashMap::new(),
+        pages: Arc::new(Semaphore::new(MAX_PAGES)),
     };
     let summary = summary::log_progress(Arc::clone(&shared));
     let tasks_shared = Arc::clone(&shared);
@@ -84,6 +90,7 @@ struct DiscoveryTask {
     client: MetadataClient,
     shared: Arc<Shared>,
     monitors: HashMap<KindId, RunningMonitor>,
+    pages: Arc<Semaphore>,
 }
 
 struct RunningMonitor {
@@ -244,6 +251,7 @@ impl DiscoveryTask {
             kind: id,
             number,
             path: path.clone(),
+            pages: Arc::clone(&self.pages),
         };
         let running = RunningMonitor {
             path,

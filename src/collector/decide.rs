@@ -5,7 +5,8 @@ use super::{
     kinds::{KindId, Scope},
 };
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A deletion policy, by its name in the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
 pub enum Policy {
     /// Dependents are deleted later.
     Background,
@@ -45,12 +46,14 @@ pub struct Deletion {
     pub waiting_owners: Vec<NodeId>,
 }
 
-/// A finalizer whose removal needs all kinds to be synced.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A finalizer whose removal needs all kinds to be synced. It is shown by its name in the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display)]
 pub enum Finalizer {
     /// A dependent that is seen later is deleted in the background.
+    #[strum(serialize = "foregroundDeletion")]
     Foreground,
     /// A dependent that is seen later may be deleted, though it should stay.
+    #[strum(serialize = "orphan")]
     Orphan,
 }
 
@@ -174,30 +177,5 @@ fn owner_state(graph: &Graph, owner: NodeId) -> OwnerState {
         OwnerState::Unresolved
     } else {
         OwnerState::Unknown
-    }
-}
-
-// === impl Policy ===
-
-impl Policy {
-    /// Its name in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Background => "Background",
-            Self::Foreground => "Foreground",
-            Self::Orphan => "Orphan",
-        }
-    }
-}
-
-// === impl Finalizer ===
-
-impl Finalizer {
-    /// Its name in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Foreground => "foregroundDeletion",
-            Self::Orphan => "orphan",
-        }
     }
 }

@@ -17,9 +17,6 @@ use crate::api::{ErrorKind, MetadataClient};
 /// Maximum time between two checks of the queue.
 const IDLE: Duration = Duration::from_secs(60);
 
-/// A request, its outcome, and when it was sent.
-type FinishedRequest = (Box<Request>, Outcome, Instant);
-
 /// Takes ready items from the queue and runs them. Does not return.
 pub async fn run(client: MetadataClient, shared: Arc<Shared>) {
     let mut in_flight = FuturesUnordered::new();
@@ -64,7 +61,7 @@ pub async fn run(client: MetadataClient, shared: Arc<Shared>) {
     }
 }
 
-fn apply(shared: &Shared, (request, outcome, started): FinishedRequest) {
+fn apply(shared: &Shared, (request, outcome, started): (Box<Request>, Outcome, Instant)) {
     let now = Instant::now();
     shared.with(|core| {
         let feedback = record_answer(&outcome, started, &mut core.queue.outage, now);

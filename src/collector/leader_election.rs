@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{api::MetadataClient, model::blocked::Blocked, node::effects::Gate};
+use crate::{api::MetadataClient, model::blocked::Blocked, node::effects::Gate, unknown::Unknown};
 
 mod controller_manager;
 mod election;
@@ -39,7 +39,7 @@ const MAX_SPREAD: Duration = Duration::from_secs(1);
 
 /// Since when this agent's collector is active, or why it is on standby. It does not work on standby; work in progress is
 /// dropped. Another start is another period, which begins with an empty graph.
-pub type CollectorRole = Result<Timestamp, String>;
+pub type CollectorRole = Result<Timestamp, Unknown>;
 
 /// This agent's part in the leader election. Clones share their state.
 #[derive(Clone)]
@@ -62,7 +62,7 @@ impl LeaderElection {
     /// Starts as standby.
     pub fn new(identity: String, mode: Mode) -> Self {
         let manager_idle = match mode {
-            Mode::Auto => Err("kube-controller-manager's Lease is not read yet".to_owned()),
+            Mode::Auto => Err("kube-controller-manager's Lease is not read yet".into()),
             Mode::Always | Mode::Never => Ok(None),
         };
         let lease = match mode {
@@ -77,10 +77,10 @@ impl LeaderElection {
         let election = Self {
             conditions: watch::Sender::new(Conditions {
                 manager_idle,
-                lease: Err(lease.to_owned()),
+                lease: Err(lease.into()),
                 view,
             }),
-            role: watch::Sender::new(Err("it has not started".to_owned())),
+            role: watch::Sender::new(Err("it has not started".into())),
         };
         election.update_role();
         election
@@ -90,7 +90,7 @@ impl LeaderElection {
     pub fn may_write(&self) -> Result<(), Blocked> {
         let conditions = self.conditions.borrow();
         let checked = conditions.check(Instant::now()).map(drop);
-        checked.map_err(|why| Blocked::CollectorStandby(why.to_owned()))
+        checked.map_err(|why| Blocked::CollectorStandby(why.to_string()))
     }
 
     /// [`Self::may_write`] as a gate of the collector's effects.
@@ -108,7 +108,7 @@ impl LeaderElection {
     pub fn view(&self) -> View {
         let now = Instant::now();
         let conditions = self.conditions.borrow().clone();
-        let standby = conditions.check(now).err().map(str::to_owned);
+        let standby = conditions.check(now).err().map(|why| why.to_string());
         let active_since = self.role.borrow().as_ref().ok().copied();
         View {
             active_since: active_since.filter(|_| standby.is_none()),
@@ -123,7 +123,7 @@ impl LeaderElection {
     pub async fn run(&self, client: &MetadataClient, stop: impl Future<Output = ()>) {
         let role_guard = RoleGuard(self);
         let View { identity, mode, .. } = self.view();
-        tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector started");
+        tracing::info!(identity, %mode, lease = LEASE, "Collector started");
         if mode == Mode::Never {
             return stop.await;
         }
@@ -162,12 +162,7 @@ impl LeaderElection {
     }
 
     fn update_role(&self) {
-        let checked = self
-            .conditions
-            .borrow()
-            .check(Instant::now())
-            .map(drop)
-            .map_err(str::to_owned);
+        let checked = self.conditions.borrow().check(Instant::now()).map(drop);
         let is_known = self.role.borrow().as_ref().map(drop) == checked.as_ref().map(drop);
         if is_known {
             return;
@@ -175,9 +170,9 @@ impl LeaderElection {
         match &checked {
             Ok(()) => {
                 let View { identity, mode, .. } = self.view();
-                tracing::info!(identity, mode = mode.name(), lease = LEASE, "Collector is active");
+                tracing::info!(identity, %mode, lease = LEASE, "Collector is active");
             }
-            Err(why) => tracing::info!(why, "Collector is on standby"),
+            Err(why) => tracing::info!(%why, "Collector is on standby"),
         }
         self.role.send_modify(|role| *role = checked.map(|()| Timestamp::now()));
     }
@@ -193,7 +188,7 @@ fn wait_interval(identity: &str) -> Duration {
 
 impl Drop for RoleGuard<'_> {
     fn drop(&mut self) {
-        let stopped = Err("this agent stops".to_owned());
+        let stopped = Err("this agent stops".into());
         self.0.conditions.send_modify(|conditions| conditions.lease = stopped);
         self.0.update_role();
     }

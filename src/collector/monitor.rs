@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep, timeout},
+};
 
 use super::{
     discovery::path_of,
@@ -24,6 +27,7 @@ const LIFETIME: Duration = Duration::from_secs(600);
 const EVENT_TIMEOUT: Duration = Duration::from_secs(180);
 /// Maximum time between two chunks of a page.
 const CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
+const MAX_SLOT_WAIT: Duration = Duration::from_secs(2);
 /// How long a page of a list may be refused for overload before the list fails.
 const PAGE_PATIENCE: Duration = Duration::from_secs(30);
 /// A watch that ended earlier counts as failed.
@@ -42,6 +46,8 @@ pub struct Monitor {
     pub number: usize,
     /// URL path of the kind's objects.
     pub path: String,
+    /// Slots for pages of lists.
+    pub pages: Arc<Semaphore>,
 }
 
 /// Why a list or watch ended early.
@@ -113,7 +119,8 @@ impl Monitor {
         self.shared.begin_list(self.kind);
         let mut token = String::new();
         loop {
-            let _slot = self.shared.pages.slot().await;
+            // Not for long: those that have a slot may hang.
+            let _slot = timeout(MAX_SLOT_WAIT, self.pages.acquire()).await;
             let mut chunks = self.page(&token).await?;
             let mut page = PageReader::new(chunks.is_protobuf);
             while let Some(chunk) = chunks.next(CHUNK_TIMEOUT).await? {

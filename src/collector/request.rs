@@ -122,7 +122,8 @@ impl Sender<'_> {
             }
             Action::RemoveFinalizer { finalizer, .. } => {
                 let object = self.get_unchanged().await?;
-                let remove = |finalizers: &mut Vec<Value>| finalizers.retain(|it| it != finalizer.name());
+                let name = finalizer.to_string();
+                let remove = |finalizers: &mut Vec<Value>| finalizers.retain(|it| *it != name);
                 self.change_list(&object, "finalizers", remove).await?;
             }
             Action::Delete(Deletion {
@@ -174,8 +175,7 @@ impl Sender<'_> {
         let version = version.map_or_else(String::new, |version| format!(r#","resourceVersion":"{version}""#));
         // These strings need no JSON escapes.
         let body = format!(
-            r#"{{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"{}","preconditions":{{"uid":{}{version}}}}}"#,
-            policy.name(),
+            r#"{{"kind":"DeleteOptions","apiVersion":"v1","propagationPolicy":"{policy}","preconditions":{{"uid":{}{version}}}}}"#,
             Value::from(&*self.target.uid),
         );
         let path = &self.target.path;

@@ -6,8 +6,8 @@ use std::{
 };
 
 use tokio::{
-    sync::{Notify, Semaphore, SemaphorePermit, watch},
-    time::{Instant, timeout},
+    sync::{Notify, watch},
+    time::Instant,
 };
 
 use super::{
@@ -23,9 +23,6 @@ use crate::{
     events::Events,
 };
 
-const MAX_PAGES: usize = 8;
-const MAX_SLOT_WAIT: Duration = Duration::from_secs(2);
-
 /// The locked state, with the notifications of its tasks.
 #[derive(Debug, Default)]
 pub struct Shared {
@@ -37,27 +34,6 @@ pub struct Shared {
     /// Why the collector has to restart without its state, once it has to.
     pub restart_reason: watch::Sender<Option<String>>,
     events: Option<Events>,
-    /// Slots for pages of lists.
-    pub pages: Pages,
-}
-
-/// Limits how many pages of lists are read at once: a page takes memory, mostly in the API server.
-#[derive(Debug)]
-pub struct Pages(Semaphore);
-
-// === impl Pages ===
-
-impl Default for Pages {
-    fn default() -> Self {
-        Self(Semaphore::new(MAX_PAGES))
-    }
-}
-
-impl Pages {
-    /// A slot for a page; `None` after a long wait, as the others may hang.
-    pub async fn slot(&self) -> Option<SemaphorePermit<'_>> {
-        timeout(MAX_SLOT_WAIT, self.0.acquire()).await.ok()?.ok()
-    }
 }
 
 // === impl Shared ===

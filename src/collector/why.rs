@@ -20,6 +20,7 @@ use super::{
 use crate::{
     explanation::{Explanation, ObjectFacts},
     object_name::ObjectName,
+    unknown::Unknown,
     words::some_of,
 };
 
@@ -35,7 +36,7 @@ const MAX_COMPARED: usize = 1000;
 /// # Errors
 ///
 /// The graph has no such object, or several. The text has the remedy.
-pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Explanation, String> {
+pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Explanation, Unknown> {
     let id = find(name, &core.graph)?;
     let explainer = Explainer { core, now };
     let (chain, cycle) = chain(core, id);
@@ -95,7 +96,7 @@ fn last_wait(graph: &Graph, last: NodeId) -> Option<NodeId> {
 /// # Errors
 ///
 /// No node has this name, or several have. The text has the remedy.
-pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
+pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, Unknown> {
     let mut found: Vec<NodeId> = match name {
         ObjectName::Uid(uid) => graph.with_uid(uid),
         ObjectName::Named {
@@ -119,14 +120,14 @@ pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, String> {
         found.retain(is_observed);
     }
     match (found.as_slice(), name) {
-        ([], _) => Err(escape_control_chars(&not_found(name, graph))),
+        ([], _) => Err(escape_control_chars(&not_found(name, graph)).into()),
         ([one], _) | ([one, ..], ObjectName::Uid(_)) => Ok(*one),
         (several, ObjectName::Named { .. }) => {
             let several = several.iter().map(|&id| {
                 let label = object_label(graph, id);
                 escape_control_chars(&format!("{label} (uid {})", truncate(&graph.uid(id))))
             });
-            Err(format!("the name is ambiguous, use a UID: {}", some_of(several)))
+            Err(format!("the name is ambiguous, use a UID: {}", some_of(several)).into())
         }
     }
 }

@@ -1,9 +1,8 @@
 //! Decodes answers of the API server chunk by chunk. A protobuf list is decoded one object at a time.
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use serde::Deserialize as _;
 
-use self::types::MAX_OBJECT;
 use super::graph::Observed;
 
 mod json;
@@ -114,14 +113,7 @@ impl WatchReader {
             let end = self.buffer.iter().position(|&byte| byte == b'\n');
             (0, end.map_or(self.buffer.len() + 1, |end| end + 1))
         };
-        if length > MAX_OBJECT {
-            return Err(WireError::TooLarge(length));
-        }
-        if self.buffer.len() < head + length {
-            return Ok(None);
-        }
-        self.buffer.advance(head);
-        Ok(Some(self.buffer.split_to(length).freeze()))
+        types::take(&mut self.buffer, head, length)
     }
 }
 

@@ -138,6 +138,8 @@ fn event_of(status: &str, reason: &str) -> Option<Reason> {
 
 #[cfg(test)]
 mod tests {
+    use strum::VariantArray as _;
+
     use super::*;
     use crate::{
         handover::report::FailingKubelet,
@@ -218,7 +220,7 @@ mod tests {
             };
             RoleCondition::new(Some(&role), None, None).message
         };
-        for role in RoleName::ALL {
+        for &role in RoleName::VARIANTS {
             let first = message(role, 1, 10);
             let reason = "; kubelet.service fails and is restarted each time: exit code 1; last error: failed to parse kubelet flag: unknown flag: --x";
             assert!(first.ends_with(reason), "{first}");
@@ -228,7 +230,7 @@ mod tests {
 
     #[test]
     fn each_standby_reason_has_its_own_reason_in_camel_case() {
-        for reason in StandbyReasonName::ALL {
+        for reason in StandbyReasonName::VARIANTS {
             assert_eq!(reason.in_condition().0, format!("{reason:?}"));
         }
     }

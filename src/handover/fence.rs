@@ -11,39 +11,43 @@ use crate::node::{
 
 /// Longer than the usual `TimeoutStopSec=` (90 s) and the SIGKILL after it.
 const LIMIT: Duration = Duration::from_secs(180);
+/// Why a kubelet that does not work is not stopped, with the remedy.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NotStopped(pub String);
 
 /// Stops the systemd service whose main process is this kubelet, or was, if the service waits to start it again. Returns the
 /// unit's name. A queued job of the unit, such as a restart, stays queued. The process probe detects the exit.
 ///
 /// # Errors
 /// When the kubelet is not the main process of a service, or systemd does not stop the unit.
-pub async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String, String> {
+pub(super) async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String, NotStopped> {
     if kubelet.is_wrapper || kubelet.why != MatchReason::SameDirectory {
-        return Err(format!(
-            "{kubelet} is more, or less, than this node's kubelet: stop it by hand"
-        ));
+        let why = format!("{kubelet} is more, or less, than this node's kubelet: stop it by hand");
+        return Err(NotStopped(why));
     }
     let unit = match systemd.service_of_process(kubelet.pid).await {
         Ok(None) => systemd.service_that_restarts(kubelet.pid).await,
         unit => unit,
     };
-    let unit =
-        unit.map_err(|error| format!("systemd does not answer over D-Bus which unit the kubelet is of: {error}"))?;
+    let unit = unit.map_err(|error| {
+        let why = "systemd does not answer over D-Bus which unit the kubelet is of";
+        NotStopped(format!("{why}: {error}"))
+    })?;
     let Some(unit) = unit else {
-        return Err(format!(
-            "{kubelet} is not the main process of a systemd service, so this agent cannot stop it: stop it by hand"
-        ));
+        let why = "is not the main process of a systemd service, so this agent cannot stop it: stop it by hand";
+        return Err(NotStopped(format!("{kubelet} {why}")));
     };
     tracing::warn!(unit, %kubelet, "Kubelet does not work; its unit is stopped (--fence-kubelet)");
     match timeout(LIMIT, systemd.stop_unit(&unit, "fail")).await {
         Ok(Ok(_)) => Ok(unit),
-        Ok(Err(error)) => Err(format!("systemd does not stop {unit}: {error}")),
+        Ok(Err(error)) => Err(NotStopped(format!("systemd does not stop {unit}: {error}"))),
         Err(_) => {
             systemd.disconnect().await;
-            Err(format!(
+            Err(NotStopped(format!(
                 "systemd has not stopped {unit} within {LIMIT:?}: does its process hang in the kernel? See systemctl status \
                  {unit}"
-            ))
+            )))
         }
     }
 }
@@ -96,6 +100,7 @@ mod tests {
             match (stop(&systemd, kubelet).await, refused) {
                 (Ok(unit), None) => assert_eq!(unit, "kubelet.service"),
                 (Err(error), Some(why)) => {
+                    let error = error.to_string();
                     assert!(error.contains(why) && error.contains("stop it by hand"), "{error}");
                 }
                 (result, _) => panic!("{result:?}, {refused:?}"),
@@ -109,7 +114,7 @@ mod tests {
     async fn queued_restart_is_not_replaced() {
         let dir = tempfile::tempdir().unwrap();
         let (systemd, _) = bus(dir.path(), &[Behavior::Restarts("kubelet.service", 42)]);
-        let error = stop(&systemd, &kubelet()).await.unwrap_err();
+        let error = stop(&systemd, &kubelet()).await.unwrap_err().to_string();
         assert!(error.contains("its restart is queued"), "{error}");
     }
 }

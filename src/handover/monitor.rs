@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, ops::Range, path::PathBuf, pin::pin, time::Duration};
 
 use futures::{
-    Stream, StreamExt as _,
+    FutureExt as _, Stream, StreamExt as _,
+    future::BoxFuture,
     stream::{FuturesUnordered, select, unfold},
 };
 use jiff::Timestamp;
@@ -13,7 +14,8 @@ use tokio::{
 };
 
 use super::{
-    fence, healthz,
+    fence::{self, NotStopped},
+    healthz,
     probes::{LeaseState, Probe, Probes, Starts},
     report::{FenceReport, RoleReport, Seen},
     role::{Role, decide_role, failing_starts, initial_role, may_fence},
@@ -29,6 +31,7 @@ use crate::{
         role::{StandbyReason, StandbyReasonName},
     },
     node::{kubelet_unit::ReadUnit, systemd::Systemd, threads::Threads},
+    unknown::Unknown,
 };
 
 /// How often the role is decided while no kubelet process is known, beside each probe.
@@ -82,8 +85,23 @@ const FENCE_RETRY: Duration = Duration::from_secs(60);
 /// The result of a slow probe.
 enum Answer {
     Health(Probe),
-    Lease(Result<LeaseState, String>),
+    Lease(Result<LeaseState, Unknown>),
     ExpiredCertificate(Option<Timestamp>),
+}
+
+/// What is known, and what is in progress.
+struct MonitorState {
+    probes: Probes,
+    role: Role,
+    expired_certificate: Option<Timestamp>,
+    /// The kubelet's unit, which is read while the kubelet does not work.
+    unit: Option<KubeletUnit>,
+    reading: FuturesUnordered<BoxFuture<'static, Option<KubeletUnit>>>,
+    read_from: Instant,
+    fencing: FuturesUnordered<BoxFuture<'static, Result<String, NotStopped>>>,
+    fence_from: Instant,
+    report_from: Instant,
+    fenced: FenceReport,
 }
 
 // === impl KubeletMonitor ===
@@ -92,14 +110,7 @@ impl KubeletMonitor {
     /// Probes until it is dropped.
     pub async fn run(self) {
         let start = Instant::now();
-        let mut probes = Probes::new(start, PROCESS_GAP, ENDPOINT_GAP);
-        let had = self.guard.journal.node(|node| node.last_active.clone());
-        let mut role = initial_role(had.as_ref(), self.take_over_after, &self.clock.now());
-        if let (Role::Standby(StandbyReason::Resuming), Some(had)) = (&role, had) {
-            probes.lease.recorded = Some(Some(had.lease));
-        }
-        let mut ticks = interval(DECIDE_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut state = self.initial_state(start);
         let (health_now, lease_now, certificate_now) = (Notify::new(), Notify::new(), Notify::new());
         let health = probe_repeatedly(&health_now, || async { Answer::Health(self.health().await) });
         let lease = probe_repeatedly(&lease_now, || async { Answer::Lease(self.lease().await) });
@@ -107,15 +118,12 @@ impl KubeletMonitor {
             Answer::ExpiredCertificate(self.expired_certificate().await)
         });
         let mut answers = pin!(select(select(health, lease), certificate));
-        let mut expired_certificate = None;
-        let (mut fencing, mut fence_from, mut report_from) = (FuturesUnordered::new(), start, start);
-        let mut fenced = FenceReport::default();
-        // The kubelet's unit is read while the kubelet does not work.
-        let (mut reading, mut read_from, mut unit) = (FuturesUnordered::new(), start, None);
+        let mut ticks = interval(DECIDE_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // When all probes were last requested because one had reached the threshold.
         let mut requested_at = start;
         loop {
-            let due = probes.next_due(self.take_over_after, requested_at);
+            let due = state.probes.next_due(self.take_over_after, requested_at);
             tokio::select! {
                 biased;
                 // Pods wait: do not wait for the next interval.
@@ -126,73 +134,109 @@ impl KubeletMonitor {
                     lease_now.notify_one();
                 }
                 () = self.guard.kubelet.probed.notified() => {}
-                _ = ticks.tick(), if !matches!(probes.process.result, Probe::Alive(_)) => {}
+                _ = ticks.tick(), if !matches!(state.probes.process.result, Probe::Alive(_)) => {}
                 Some((over, answer)) = answers.next() => match answer {
-                    Answer::Health(probe) => probes.add_health(probe, &over),
-                    Answer::Lease(state) => probes.add_lease(state, &over),
-                    Answer::ExpiredCertificate(expired) => expired_certificate = expired,
+                    Answer::Health(probe) => state.probes.add_health(probe, &over),
+                    Answer::Lease(lease) => state.probes.add_lease(lease, &over),
+                    Answer::ExpiredCertificate(expired) => state.expired_certificate = expired,
                 },
-                Some(stopped) = fencing.next(), if !fencing.is_empty() => {
-                    fence_from = Instant::now() + FENCE_RETRY;
-                    if fenced.add_result(stopped) {
-                        probes.starts = None;
-                        reading.clear();
-                        read_from = Instant::now();
+                Some(stopped) = state.fencing.next(), if !state.fencing.is_empty() => {
+                    state.fence_from = Instant::now() + FENCE_RETRY;
+                    if state.fenced.add_result(stopped) {
+                        state.probes.starts = None;
+                        state.reading.clear();
+                        state.read_from = Instant::now();
                     }
                 }
-                Some(read) = reading.next(), if !reading.is_empty() => unit = unit_after(unit.as_ref(), read),
+                Some(read) = state.reading.next(), if !state.reading.is_empty() => state.unit = unit_after(state.unit.as_ref(), read),
             }
             let (probe, probed_during) = self.guard.kubelet.take_probes();
-            let was_down = matches!(probes.process.result, Probe::Down(_));
-            probes.add_process(probe, &probed_during);
+            let was_down = matches!(state.probes.process.result, Probe::Down(_));
+            state.probes.add_process(probe, &probed_during);
             // What it has done up to its exit decides at once whether the agent is active.
-            if !was_down && matches!(probes.process.result, Probe::Down(_)) {
+            if !was_down && matches!(state.probes.process.result, Probe::Down(_)) {
                 health_now.notify_one();
                 lease_now.notify_one();
             }
+            self.decide(&mut state).await;
+        }
+    }
+
+    fn initial_state(&self, start: Instant) -> MonitorState {
+        let mut probes = Probes::new(start, PROCESS_GAP, ENDPOINT_GAP);
+        let had = self.guard.journal.node(|node| node.last_active.clone());
+        let role = initial_role(had.as_ref(), self.take_over_after, &self.clock.now());
+        if let (Role::Standby(StandbyReason::AgentRestarted), Some(had)) = (&role, had) {
+            probes.lease.recorded = Some(Some(had.lease));
+        }
+        MonitorState {
+            probes,
+            role,
+            expired_certificate: None,
+            unit: None,
+            reading: FuturesUnordered::new(),
+            read_from: start,
+            fencing: FuturesUnordered::new(),
+            fence_from: start,
+            report_from: start,
+            fenced: FenceReport::default(),
+        }
+    }
+
+    /// Decides the role, reports and records it, and begins what follows from it.
+    async fn decide(&self, state: &mut MonitorState) {
+        let (probes, now) = (&state.probes, Instant::now());
+        let mut next = decide_role(
+            probes,
+            self.take_over_after,
+            self.clock.now().since_boot,
+            &state.role,
+            now,
+        );
+        if next == Role::Active && state.role != Role::Active {
+            next = self.verify_node_before(next, &state.role).await;
+        }
+        if next.standby_reason() == Some(StandbyReasonName::KubeletAlive) {
+            state.reading.clear();
+            state.unit = None;
+        } else if state.reading.is_empty()
+            && now >= state.read_from
+            && let Some(read) = &self.read_unit
+        {
+            state.read_from = now + UNIT_INTERVAL;
+            let learned = self.guard.journal.node(|node| node.kubelet.as_ref()?.unit.clone());
+            state.reading.push(read(learned));
+        }
+        let failing = failing_starts(probes, self.take_over_after, now);
+        let seen = Seen {
+            probes,
+            failing,
+            expired_certificate: state.expired_certificate,
+            unit: state.unit.as_ref(),
+        };
+        self.report_role(&state.role, &next, &seen, &state.fenced);
+        self.record_role(&next, probes);
+        state.role = next;
+        // A kubelet that never works is stopped between two starts: one that has just started may be repaired.
+        let is_between_starts = failing.is_some() && matches!(probes.process.result, Probe::Down(_));
+        let does_not_work = state.role.is_unresponsive() || is_between_starts;
+        if does_not_work
+            && let Some(systemd) = self.fence.clone()
+            && state.fencing.is_empty()
+            && let Some(kubelet) = self.guard.kubelet.last_kubelet()
+        {
             let now = Instant::now();
-            let mut next = decide_role(&probes, self.take_over_after, self.clock.now().since_boot, &role, now);
-            if next == Role::Active && role != Role::Active {
-                next = self.verify_node_before(next, &role).await;
-            }
-            if next.standby_reason() == Some(StandbyReasonName::KubeletAlive) {
-                reading.clear();
-                unit = None;
-            } else if reading.is_empty()
-                && now >= read_from
-                && let Some(read) = &self.read_unit
-            {
-                read_from = now + UNIT_INTERVAL;
-                let learned = self.guard.journal.node(|node| node.kubelet.as_ref()?.unit.clone());
-                reading.push(read(learned));
-            }
-            let failing = failing_starts(&probes, self.take_over_after, now);
-            let seen = Seen {
-                probes: &probes,
-                failing,
-                expired_certificate,
-                unit: unit.as_ref(),
-            };
-            self.report_role(&role, &next, &seen, &fenced);
-            self.record_role(&next, &probes);
-            role = next;
-            // A kubelet that never works is stopped between two starts: one that has just started may be repaired.
-            let is_between_starts = failing.is_some() && matches!(probes.process.result, Probe::Down(_));
-            let does_not_work = role.is_unresponsive() || is_between_starts;
-            if does_not_work
-                && let Some(systemd) = &self.fence
-                && fencing.is_empty()
-                && let Some(kubelet) = self.guard.kubelet.last_kubelet()
-            {
-                let now = Instant::now();
-                match self.may_fence(&probes, failing) {
-                    Ok(()) if now >= fence_from => fencing.push(async move { fence::stop(systemd, &kubelet).await }),
-                    Err(why) if now >= report_from => {
-                        report_from = now + FENCE_RETRY;
-                        fenced.add_result(Err(format!("{kubelet}: {why}")));
-                    }
-                    _ => {}
+            match self.may_fence(probes, failing) {
+                Ok(()) if now >= state.fence_from => {
+                    state
+                        .fencing
+                        .push(async move { fence::stop(&systemd, &kubelet).await }.boxed());
                 }
+                Err(why) if now >= state.report_from => {
+                    state.report_from = now + FENCE_RETRY;
+                    state.fenced.add_result(Err(NotStopped(format!("{kubelet}: {why}"))));
+                }
+                _ => {}
             }
         }
     }
@@ -201,12 +245,13 @@ impl KubeletMonitor {
     ///
     /// # Errors
     /// Why it may not.
-    fn may_fence(&self, probes: &Probes, failing: Option<Starts>) -> Result<(), String> {
-        self.guard.check_may_fence().map_err(|blocked| blocked.to_string())?;
-        if failing.is_none() {
-            may_fence(probes)?;
+    fn may_fence(&self, probes: &Probes, failing: Option<Starts>) -> Result<(), NotStopped> {
+        let blocked = self.guard.check_may_fence();
+        blocked.map_err(|blocked| NotStopped(blocked.to_string()))?;
+        match failing {
+            Some(_) => Ok(()),
+            None => may_fence(probes).map_err(|why| NotStopped(why.to_owned())),
         }
-        Ok(())
     }
 
     /// Reads the Node once more before the agent becomes active: a kubelet may have registered it again since the connection was
@@ -219,8 +264,8 @@ impl KubeletMonitor {
             Err(_) => format!("the API server has not answered within {NODE_TIMEOUT:?}"),
         };
         match before {
-            Role::Standby(StandbyReason::Resuming) => before.clone(),
-            _ => Role::Standby(StandbyReason::Unknown(format!(
+            Role::Standby(StandbyReason::AgentRestarted) => before.clone(),
+            _ => Role::Standby(StandbyReason::KubeletUnknown(format!(
                 "whether this is still the right Node: {why}"
             ))),
         }
@@ -245,10 +290,10 @@ impl KubeletMonitor {
         (expiry.expires_at <= self.clock.wall.now()).then_some(expiry.expires_at)
     }
 
-    async fn lease(&self) -> Result<LeaseState, String> {
+    async fn lease(&self) -> Result<LeaseState, Unknown> {
         match timeout(LEASE_TIMEOUT, self.api.node_lease()).await {
-            Ok(state) => state.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("the API server has not answered within {LEASE_TIMEOUT:?}")),
+            Ok(state) => state.map_err(Unknown::new),
+            Err(_) => Err(format!("the API server has not answered within {LEASE_TIMEOUT:?}").into()),
         }
     }
 
@@ -257,7 +302,7 @@ impl KubeletMonitor {
         match role {
             _ if self.guard.only_observes => self.set_last_active(None),
             // Keep the record of the earlier run until the role is decided.
-            Role::Standby(StandbyReason::Resuming) => {}
+            Role::Standby(StandbyReason::AgentRestarted) => {}
             Role::Active if !self.guard.is_handing_over() => {
                 let (kept, now) = (
                     self.guard.journal.node(|node| node.last_active.clone()),
@@ -313,14 +358,14 @@ impl KubeletMonitor {
                     "The kubelet starts again and again and never works: this agent is active between its starts"
                 );
             }
-            Role::Active if *before == Role::Standby(StandbyReason::Resuming) => {
+            Role::Active if *before == Role::Standby(StandbyReason::AgentRestarted) => {
                 tracing::warn!(seen, "No kubelet ran while this agent restarted; it is active again");
             }
             Role::Active => tracing::warn!(seen, "The kubelet is down: this agent takes over its pods"),
             Role::Standby(why) if role.is_unresponsive() => tracing::error!(%why, seen, "Standing by"),
             Role::Standby(why) => tracing::info!(%why, seen, "Standing by"),
         }
-        if !matches!(role, Role::Active | Role::Standby(StandbyReason::Resuming)) {
+        if !matches!(role, Role::Active | Role::Standby(StandbyReason::AgentRestarted)) {
             // A kubelet runs, or may run or have run unseen.
             self.guard.journal.cancel_requests();
         }

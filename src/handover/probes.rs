@@ -2,10 +2,12 @@
 //!
 //! Only what this agent has observed counts, on its own monotonic clock and without a gap. Times that others have written do not.
 
-use std::{fmt, ops::Range, time::Duration};
+use std::{ops::Range, time::Duration};
 
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
+
+use crate::unknown::Unknown;
 
 /// Starts before so long a time without a kubelet process are forgotten: nothing starts it any more.
 const START_MEMORY: Duration = Duration::from_secs(600);
@@ -86,9 +88,10 @@ pub struct Starts {
 }
 
 /// What a probe shows of the kubelet.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum ProbeState {
     /// It runs.
     Alive,
@@ -97,14 +100,6 @@ pub enum ProbeState {
     /// The probe failed.
     #[default]
     Unknown,
-}
-
-// === impl ProbeState ===
-
-impl fmt::Display for ProbeState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
 }
 
 // === impl ProbeHistory ===
@@ -197,12 +192,12 @@ impl Lease {
 
     /// Adds a result. An error of the API server is Unknown and starts the history again: a kubelet could not renew its Lease
     /// either.
-    pub fn add(&mut self, state: Result<LeaseState, String>, over: &Range<Instant>) {
+    pub fn add(&mut self, state: Result<LeaseState, Unknown>, over: &Range<Instant>) {
         let state = match state {
             Ok(state) => state,
             Err(why) => {
                 self.last = None;
-                self.probe.add(Probe::Unknown(why), over);
+                self.probe.add(Probe::Unknown(why.to_string()), over);
                 return;
             }
         };
@@ -311,7 +306,7 @@ impl Probes {
     }
 
     /// Adds a result of the Lease probe.
-    pub fn add_lease(&mut self, state: Result<LeaseState, String>, over: &Range<Instant>) {
+    pub fn add_lease(&mut self, state: Result<LeaseState, Unknown>, over: &Range<Instant>) {
         let renewed = self.lease.renewed;
         self.lease.add(state, over);
         if self.lease.renewed != renewed {
@@ -452,7 +447,7 @@ mod tests {
         let start = Instant::now();
         let mut lease = Lease::new(start, secs(10));
         let mut add = |state: Result<Option<&str>, &str>, after: u64| {
-            let state = state.map(|it| it.map(str::to_owned)).map_err(str::to_owned);
+            let state = state.map(|it| it.map(str::to_owned)).map_err(Unknown::from);
             lease.add(state, &(start + secs(after)..start + secs(after)));
             (
                 lease.probe.is_alive(start + secs(after)),
@@ -504,7 +499,7 @@ mod tests {
                 ..Lease::new(start, secs(10))
             };
             if outage {
-                lease.add(Err("refused".to_owned()), &at);
+                lease.add(Err("refused".into()), &at);
             }
             lease.add(Ok(seen.clone()), &at);
             assert_eq!(lease.probe.is_alive(start), renewed, "{recorded:?} {outage} {seen:?}");

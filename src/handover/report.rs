@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
+    fence::NotStopped,
     probes::{LEASE, Lease, ProbeHistory, ProbeState, Probes, RENEWAL_LIMIT, Starts},
     role::Role,
 };
@@ -124,7 +125,11 @@ impl RoleReport {
                     "between the starts of a failing kubelet: {}",
                     failing.fault(wall)
                 )),
-                (Role::Standby(StandbyReason::Started | StandbyReason::NotYet(_)), Some(failing), _) => Some(format!(
+                (
+                    Role::Standby(StandbyReason::KubeletStarted | StandbyReason::TakeoverPending(_)),
+                    Some(failing),
+                    _,
+                ) => Some(format!(
                     "the kubelet starts again and again and never works: {}; this agent continues when that process exits",
                     failing.fault(wall)
                 )),
@@ -216,7 +221,7 @@ impl FailingKubelet {
 
 impl FenceReport {
     /// Adds the result of an attempt: the unit, or why it failed. Returns whether it succeeded.
-    pub fn add_result(&mut self, stopped: Result<String, String>) -> bool {
+    pub(super) fn add_result(&mut self, stopped: Result<String, NotStopped>) -> bool {
         let is_stopped = stopped.is_ok();
         match stopped {
             Ok(unit) => {
@@ -227,9 +232,9 @@ impl FenceReport {
                 ));
             }
             Err(why) => {
-                tracing::error!(why, "Kubelet that does not work cannot be stopped");
+                tracing::error!(%why, "Kubelet that does not work cannot be stopped");
                 self.failed += 1;
-                self.last = Some(why);
+                self.last = Some(why.to_string());
             }
         }
         is_stopped
@@ -304,14 +309,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn expired_certificate_is_the_reason_only_of_a_running_kubelet_that_renews_nothing() {
-        let alive = || Role::Standby(StandbyReason::Working);
+        let alive = || {
+            Role::Standby(StandbyReason::KubeletAlive {
+                is_lease_overdue: false,
+            })
+        };
         let renewed: &[_] = &[Some("1"), Some("2")];
         for (role, lease, expected) in [
             (alive(), &[None][..], true),
             // The agent may have the same certificate.
             (alive(), &[], true),
             (alive(), renewed, false),
-            (Role::Standby(StandbyReason::Started), &[None], false),
+            (Role::Standby(StandbyReason::KubeletStarted), &[None], false),
             (Role::Active, &[None], false),
         ] {
             let now = Instant::now();

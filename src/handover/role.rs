@@ -1,6 +1,6 @@
 //! The role of this agent, active or standby, by the probes of the kubelet. Pure.
 
-use std::{mem, time::Duration};
+use std::time::Duration;
 
 use tokio::time::Instant;
 
@@ -32,25 +32,27 @@ pub enum Role {
 pub fn decide_role(probes: &Probes, take_over_after: Duration, up: Duration, before: &Role, now: Instant) -> Role {
     let (process, healthz, lease) = (&probes.process, &probes.healthz, &probes.lease.probe);
     if let Some(why) = process.why_unknown(now) {
-        return Role::Standby(StandbyReason::Unknown(format!("whether a kubelet runs here: {why}")));
+        return Role::Standby(StandbyReason::KubeletUnknown(format!(
+            "whether a kubelet runs here: {why}"
+        )));
     }
     if process.is_alive(now) {
         return Role::Standby(decide_beside_process(probes, take_over_after, now));
     }
     // An answer before the process exited came from that process.
     if healthz.is_alive(now) && !healthz.is_older_than(process.since) {
-        return Role::Standby(StandbyReason::Unseen);
+        return Role::Standby(StandbyReason::KubeletElsewhere);
     }
     // Nor is a renewal soon after that another kubelet's.
     let by_another_kubelet =
         |renewed: Instant| renewed > process.since + RENEWAL_LIMIT && now < renewed + take_over_after;
     if probes.lease.renewed.is_some_and(by_another_kubelet) {
-        return Role::Standby(StandbyReason::Unseen);
+        return Role::Standby(StandbyReason::KubeletElsewhere);
     }
     if *before == Role::Active && !lease.is_alive(now) {
         return Role::Active;
     }
-    if *before == Role::Standby(StandbyReason::Resuming) && !lease.is_alive(now) {
+    if *before == Role::Standby(StandbyReason::AgentRestarted) && !lease.is_alive(now) {
         let is_settled = process.down_for(now) >= Some(START_DELAY) && probes.all_are_down(now);
         return if is_settled { Role::Active } else { before.clone() };
     }
@@ -60,17 +62,17 @@ pub fn decide_role(probes: &Probes, take_over_after: Duration, up: Duration, bef
     ];
     for (what, probe) in required {
         if let Some(why) = probe.why_unknown(now) {
-            return Role::Standby(StandbyReason::Unknown(format!("{what}: {why}")));
+            return Role::Standby(StandbyReason::KubeletUnknown(format!("{what}: {why}")));
         }
     }
     let due = probes.silent_since(now).unwrap_or(now) + take_over_after;
     // What a process has done up to its end shows only in probes after that.
     let endpoints_due = due.max(process.since);
     if process.is_older_than(due) || healthz.is_older_than(endpoints_due) || lease.is_older_than(endpoints_due) {
-        return Role::Standby(StandbyReason::NotYet(due.saturating_duration_since(now)));
+        return Role::Standby(StandbyReason::TakeoverPending(due.saturating_duration_since(now)));
     }
     if up < BOOT_GRACE {
-        return Role::Standby(StandbyReason::Booting);
+        return Role::Standby(StandbyReason::NodeBooting);
     }
     Role::Active
 }
@@ -83,13 +85,15 @@ fn decide_beside_process(probes: &Probes, take_over_after: Duration, now: Instan
         long(probes.lease.probe.down_for(now)),
     );
     if is_silent && is_not_renewed && long(probes.same_process_for(now)) {
-        StandbyReason::Unresponsive
+        StandbyReason::KubeletUnresponsive
     } else if !probes.has_worked() {
-        StandbyReason::Started
+        StandbyReason::KubeletStarted
     } else if is_not_renewed && probes.healthz.is_alive(now) {
-        StandbyReason::NotRenewing
+        StandbyReason::KubeletAlive { is_lease_overdue: true }
     } else {
-        StandbyReason::Working
+        StandbyReason::KubeletAlive {
+            is_lease_overdue: false,
+        }
     }
 }
 
@@ -119,9 +123,8 @@ pub fn may_fence(probes: &Probes) -> Result<(), &'static str> {
 /// The role of an agent that has just started. If its earlier run in this boot was active, and ended not longer ago than
 /// `take_over_after`, it becomes active again unless a probe shows a kubelet.
 pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &Mark) -> Role {
-    let stopped_for = had.and_then(|had| had.at.elapsed(now));
-    match stopped_for {
-        Some(stopped_for) if stopped_for <= take_over_after => Role::Standby(StandbyReason::Resuming),
+    match had.and_then(|had| had.at.elapsed(now)) {
+        Some(stopped_for) if stopped_for <= take_over_after => Role::Standby(StandbyReason::AgentRestarted),
         _ => Role::unknown(),
     }
 }
@@ -131,23 +134,20 @@ pub fn initial_role(had: Option<&LastActive>, take_over_after: Duration, now: &M
 impl Role {
     /// The role before the first probe.
     pub fn unknown() -> Self {
-        Self::Standby(StandbyReason::Unknown(
+        Self::Standby(StandbyReason::KubeletUnknown(
             "whether a kubelet runs here: no probe has finished yet".to_owned(),
         ))
     }
 
     /// Whether pods are terminated neither by the kubelet nor by this agent until the kubelet is repaired.
     pub fn is_unresponsive(&self) -> bool {
-        *self == Self::Standby(StandbyReason::Unresponsive)
+        *self == Self::Standby(StandbyReason::KubeletUnresponsive)
     }
 
     /// Whether both have the same reason, regardless of durations and messages.
     pub fn has_same_reason_as(&self, other: &Self) -> bool {
-        let reason = |role: &Self| match role {
-            Self::Active => None,
-            Self::Standby(reason) => Some(mem::discriminant(reason)),
-        };
-        reason(self) == reason(other)
+        let overdue = Self::Standby(StandbyReason::KubeletAlive { is_lease_overdue: true });
+        self.standby_reason() == other.standby_reason() && (*self == overdue) == (*other == overdue)
     }
 
     /// Its name in `status` and metrics.
@@ -162,7 +162,7 @@ impl Role {
     pub fn standby_reason(&self) -> Option<StandbyReasonName> {
         match self {
             Self::Active => None,
-            Self::Standby(reason) => Some(reason.name()),
+            Self::Standby(reason) => Some(reason.into()),
         }
     }
 }

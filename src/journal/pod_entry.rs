@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// The termination of one pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodEntry {
     /// For people.

@@ -8,8 +8,6 @@ use super::{
 };
 use crate::model::pod::{PodRef, PodUid, PodView};
 
-// === impl Journal ===
-
 impl Journal {
     /// Records a pod of the API server, and whether it is terminating. Mirror pods are not recorded. It is durable later.
     pub fn record_seen(&self, view: &PodView, terminates: bool) {

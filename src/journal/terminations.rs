@@ -1,6 +1,6 @@
 //! What of each pod's termination must survive a crash, and file systems that may still be active.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::time::Duration;
 
 use super::{
     Journal, JournalError,
@@ -14,15 +14,12 @@ use crate::{
         mismatch::{MismatchApproval, MismatchKind},
         pod::{PodRef, PodUid, PodView},
         termination::Eviction,
-        trace::Stage,
     },
     node::superblock::FileSystem,
 };
 
 /// Processes kept of one pod. A container may have many below a shim that hangs; they are in the pod's cgroups, too.
 const MAX_PROCESSES: usize = 64;
-
-// === impl Journal ===
 
 /// A restart finds all changes that [`Self::durable`] has confirmed. Changes are durable later unless a method waits for the disk.
 impl Journal {
@@ -98,17 +95,7 @@ impl Journal {
             begun,
             grace,
             not_attempted: true,
-            waits_for_dependents: false,
-            in_progress: false,
-            claims_unprepared: false,
-            eviction: None,
-            request: None,
-            hooks: BTreeMap::new(),
-            stage: Stage::default(),
-            exits: Exits::new(),
-            processes: Vec::new(),
-            manifest: None,
-            approvals: Vec::new(),
+            ..PodEntry::default()
         };
         let pods = &mut self.lock().contents.pods;
         let before = pods.get(&pod.uid).cloned();

@@ -32,10 +32,8 @@ pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Input of the writer.
 pub(super) enum Write {
     Row(Row),
-    Durable(Waiter),
+    Durable(oneshot::Sender<Result<(), JournalError>>),
 }
-
-pub(super) type Waiter = oneshot::Sender<Result<(), JournalError>>;
 
 /// Storage of the database. It may block.
 pub(super) trait Store: Send + Sync {

@@ -1,11 +1,10 @@
 //! Reasons of events.
 
-use std::fmt;
-
 use serde::Serialize;
+use strum::Display;
 
 /// Reason of an event, in the kubelet's spelling (kubelet: `pkg/kubelet/events/event.go`) where it has one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Display)]
 pub enum Reason {
     /// A container is being stopped.
     Killing,
@@ -60,12 +59,5 @@ impl Reason {
             | Self::TeardownObserving => "Normal",
             _ => "Warning",
         }
-    }
-}
-
-impl fmt::Display for Reason {
-    /// The reason in the API.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
     }
 }

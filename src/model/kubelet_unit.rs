@@ -1,9 +1,8 @@
 //! The systemd unit of a kubelet that does not work, and why it does not. Pure.
 
-use std::fmt;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use strum::VariantArray;
 
 use crate::words::format_count;
 
@@ -68,8 +67,8 @@ pub struct MainProcess {
 }
 
 /// What the states of a unit amount to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, strum::Display, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
 pub enum UnitState {
     /// Its main process exits, and systemd restarts it.
     Restarting,
@@ -233,29 +232,6 @@ impl KubeletUnit {
             (UnitState::Stopped, _) if self.is_disabled() => format!("run `systemctl enable --now {unit}`"),
             (UnitState::Stopped, _) => format!("run `systemctl start {unit}`"),
         }
-    }
-}
-
-// === impl UnitState ===
-
-impl UnitState {
-    /// All states.
-    pub const ALL: [Self; 9] = [
-        Self::Restarting,
-        Self::Failed,
-        Self::Starting,
-        Self::Running,
-        Self::Stopping,
-        Self::Masked,
-        Self::Unloadable,
-        Self::ConditionUnmet,
-        Self::Stopped,
-    ];
-}
-
-impl fmt::Display for UnitState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
     }
 }
 

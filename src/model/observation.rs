@@ -1,9 +1,8 @@
 //! What an agent that only observes found about one termination by the kubelet.
 
-use std::fmt;
-
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+use strum::{Display, VariantArray};
 
 /// The termination of one pod by the kubelet, compared with what the agent would have done.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,6 +42,8 @@ pub struct Observation {
 #[cfg_attr(feature = "agent", derive(clap::ValueEnum))]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[derive(Display, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Verdict {
     /// The agent would have written the same status, and nothing is left on the node.
     Same,
@@ -98,9 +99,10 @@ impl Leftover {
 }
 
 /// Kind of a leftover.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, Display)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum LeftoverKind {
     /// A container in the runtime.
     Container,
@@ -116,27 +118,6 @@ pub enum LeftoverKind {
     Cgroup,
     /// A directory.
     Directory,
-}
-
-// === impl Verdict ===
-
-impl Verdict {
-    /// All verdicts.
-    pub const ALL: [Self; 4] = [Self::Same, Self::Different, Self::Leftovers, Self::Unknown];
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
-}
-
-// === impl LeftoverKind ===
-
-impl fmt::Display for LeftoverKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.serialize(f)
-    }
 }
 
 // === impl Observation ===

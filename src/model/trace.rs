@@ -191,21 +191,6 @@ impl Trace {
         }
     }
 
-    /// The trace of a deleted pod that has begun to terminate, for tests.
-    #[cfg(test)]
-    pub fn sample() -> Self {
-        let pod = PodRef {
-            uid: "1234".into(),
-            namespace: "default".into(),
-            name: "web-0".into(),
-        };
-        Self {
-            grace_seconds: 30,
-            attempts: 1,
-            ..Self::new(&pod, Cause::Deleted, "2026-01-02T03:04:05Z".parse().unwrap())
-        }
-    }
-
     /// Whether the grace period has not begun on this node: it runs from the moment when this agent begins to terminate the pod.
     pub fn awaits_grace_period(&self) -> bool {
         self.stage == Stage::Terminating && self.grace_counted_from == GraceStart::NotBegun && self.grace_left_ms > 0
@@ -297,6 +282,27 @@ impl fmt::Display for Obstacle {
         match step {
             Some(step) => write_at(f, *step, target, message),
             None => write!(f, "blocked: {message}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Trace {
+        /// The trace of a deleted pod that has begun to terminate.
+        pub fn sample() -> Self {
+            let pod = PodRef {
+                uid: "1234".into(),
+                namespace: "default".into(),
+                name: "web-0".into(),
+            };
+            Self {
+                grace_seconds: 30,
+                attempts: 1,
+                ..Self::new(&pod, Cause::Deleted, "2026-01-02T03:04:05Z".parse().unwrap())
+            }
         }
     }
 }

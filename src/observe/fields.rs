@@ -25,18 +25,6 @@ const CUT_MESSAGE: &str = "long termination message";
 const DEADLINE: &str = "message for a deadline that has passed";
 const EVICTED: &str = "evicted, all containers exit 0";
 
-/// The situations in docs/explanation/kubelet-differences.md that are recognized.
-pub const SITUATIONS: [&str; 8] = [
-    LOOP,
-    FORGOTTEN,
-    RESTARTS,
-    NOT_READY,
-    UNKNOWN_MESSAGE,
-    CUT_MESSAGE,
-    DEADLINE,
-    EVICTED,
-];
-
 /// The fields that differ, in the order of their paths.
 pub(super) fn differences(kubelet: &PodStatus, agent: &PodStatus) -> Vec<Difference> {
     let (kubelet, agent) = (fields(kubelet), fields(agent));
@@ -148,6 +136,18 @@ fn entries(list: &Value) -> impl Iterator<Item = &Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The situations in docs/explanation/kubelet-differences.md that are recognized.
+    const SITUATIONS: [&str; 8] = [
+        LOOP,
+        FORGOTTEN,
+        RESTARTS,
+        NOT_READY,
+        UNKNOWN_MESSAGE,
+        CUT_MESSAGE,
+        DEADLINE,
+        EVICTED,
+    ];
 
     const DOCS: &str = include_str!("../../docs/explanation/kubelet-differences.md");
 

@@ -6,11 +6,7 @@ use std::{
     time::Duration,
 };
 
-use futures::{
-    FutureExt as _, StreamExt as _,
-    future::{BoxFuture, pending},
-    stream::FuturesUnordered,
-};
+use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use jiff::Timestamp;
 use tokio::{
     sync::mpsc,
@@ -39,6 +35,7 @@ use crate::{
     object_name::ObjectName,
     teardown::{context::Context, plan::Plan, status::Messages},
     trace_recorder::TraceRecorder,
+    unknown::Unknown,
     workers::{
         KnownPod, Overview, PodRequests, Request,
         stop::{PodStop, StopAccepted, StopRejected},
@@ -81,7 +78,7 @@ pub struct Observer {
 
 /// What a read has found.
 enum Found {
-    List(Result<BTreeMap<String, RuntimePod>, String>),
+    List(Result<BTreeMap<String, RuntimePod>, Unknown>),
     Exit(PodUid, String, Option<(Container, Messages)>),
     FirstPlan(PodUid, Plan),
     Check(PodUid, Box<NodeRead>),
@@ -132,7 +129,7 @@ impl Observer {
                 Some(found) = self.work.next(), if !self.work.is_empty() => self.found(found),
                 Some(request) = self.requests.recv() => request(&mut self),
                 () = sleep_until(self.next_list), if !self.is_listing => self.list(),
-                () = wait_until(next_check) => self.check(),
+                () = sleep_until(next_check.unwrap_or(self.next_list)), if next_check.is_some() => self.check(),
             }
         }
     }
@@ -222,11 +219,11 @@ impl Observer {
     /// Lists the pods of the runtime.
     fn list(&mut self) {
         self.is_listing = true;
-        let runtime = self.reader.runtime().clone();
+        let runtime = self.reader.context().node.cri.clone();
         let list = async move {
             let listed = timeout(LIST_LIMIT, runtime.all_brief()).await;
-            let listed = listed.map_err(|_| format!("no answer within {LIST_LIMIT:?}"));
-            Found::List(listed.and_then(|listed| listed.map_err(|error| error.to_string())))
+            let listed = listed.map_err(|_| Unknown::new(format_args!("no answer within {LIST_LIMIT:?}")));
+            Found::List(listed.and_then(|listed| listed.map_err(Unknown::new)))
         };
         self.work.push(list.boxed());
     }
@@ -260,7 +257,7 @@ impl Observer {
                         self.prune_journal(&listed);
                         self.compare(listed);
                     }
-                    Err(why) => tracing::debug!(why, "Runtime does not list its pods; exits may be missed"),
+                    Err(why) => tracing::debug!(%why, "Runtime does not list its pods; exits may be missed"),
                 }
             }
             Found::Exit(uid, id, exit) => {
@@ -435,12 +432,5 @@ impl PodRequests for Observer {
 
     fn approve(&mut self, _uid: &PodUid, _mismatch: Mismatch) -> bool {
         false
-    }
-}
-
-async fn wait_until(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => pending().await,
     }
 }

@@ -11,10 +11,7 @@ use super::volumes::{StagedVolume, leftover_volumes};
 use crate::{
     model::{failure::first_message, observation::Leftover, pod::PodView},
     node::{
-        cri::{
-            Cri,
-            types::{Container, RuntimePod},
-        },
+        cri::types::{Container, RuntimePod},
         mounts::Mount,
     },
     teardown::{
@@ -69,14 +66,9 @@ impl PodReader {
         }
     }
 
-    /// The node.
+    /// The node. Its runtime refuses every change.
     pub fn context(&self) -> &Context {
         &self.context
-    }
-
-    /// The runtime, which refuses every change.
-    pub fn runtime(&self) -> &Cri {
-        &self.context.node.cri
     }
 
     /// An exited container with its status and its termination message; `None` if it cannot be read.

@@ -58,7 +58,7 @@ fn leader_election(view: &View, now: Timestamp) -> String {
     };
     // Writing to a String cannot fail.
     let _ = writeln!(out, "collector  {state}");
-    let _ = writeln!(out, "identity   {} (--gc {})", view.identity, view.mode.name());
+    let _ = writeln!(out, "identity   {} (--gc {})", view.identity, view.mode);
     if let Some(lease) = &view.lease {
         let _ = writeln!(out, "Lease      {}", lease_holder(view, lease, now));
     }

@@ -76,7 +76,8 @@ pub async fn approve(
 ) -> Result<Option<Approved>, ClientError> {
     if confirm.is_some() || request.digest.is_none() {
         let report: SafetyHolds = client::get(socket, HOLDS).await?;
-        let hold = report.find(&request.item).map_err(ClientError::Unknown)?;
+        let hold = report.find(&request.item);
+        let hold = hold.map_err(|why| ClientError::Unknown(why.to_string()))?;
         if confirm.is_some_and(|confirm| !confirm(hold)) {
             return Ok(None);
         }

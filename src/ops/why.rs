@@ -1,5 +1,7 @@
 //! Explains why a pod of this node still exists, from the trace of its termination. Pure.
 
+use strum::VariantArray as _;
+
 use crate::{
     explanation::{
         Explanation, ObjectFacts,
@@ -166,7 +168,7 @@ fn completed_steps(trace: &Trace) -> String {
         let last = trace.spans.iter().rfind(|span| span.step == *step);
         last.is_some_and(|span| span.end_ms.is_some() && span.failure.is_none())
     };
-    let steps = Step::ALL.iter().filter(|step| is_done(step));
+    let steps = Step::VARIANTS.iter().filter(|step| is_done(step));
     steps.map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 

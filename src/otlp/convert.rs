@@ -80,7 +80,7 @@ pub(super) fn spans(trace: &Trace, outcome: Outcome) -> Vec<SpanData> {
             (step.start_ms, end_ms),
             step.failure.as_ref(),
         );
-        child.name = step.step.name().into();
+        child.name = <&str>::from(step.step).into();
         if matches!(step.step, Step::Hook | Step::Term | Step::Kill) && !step.what.is_empty() {
             child
                 .attributes

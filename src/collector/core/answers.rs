@@ -33,8 +33,6 @@ pub fn requested_pause(error: &ApiError) -> Option<Duration> {
     error.retry_after().or(is_overloaded.then_some(DEFAULT_PAUSE))
 }
 
-// === impl Core ===
-
 impl Core {
     /// Applies the outcome of a request.
     pub fn apply(&mut self, request: &Request, outcome: Outcome, now: Instant) {
@@ -89,7 +87,7 @@ impl Core {
                     namespace = &*target.namespace,
                     name = target.name,
                     uid = target.uid,
-                    policy = policy.name(),
+                    %policy,
                     "Deleted"
                 );
                 &mut self.counts.deleted
@@ -103,7 +101,7 @@ impl Core {
                     tracing::warn!(
                         object = escape_control_chars(&object_label(&self.graph, target.id)),
                         uid = escape_control_chars(&truncate(&target.uid)),
-                        finalizer = finalizer.name(),
+                        %finalizer,
                         why,
                         "Finalizer removed while a kind is not synced"
                     );

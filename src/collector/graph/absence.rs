@@ -7,8 +7,6 @@ use super::{
 };
 use crate::collector::{kinds::KindId, uid::Uid};
 
-// === impl Graph ===
-
 impl Graph {
     /// Applies the deletion of the object of this kind with this UID.
     pub fn apply_deletion(&mut self, kind: KindId, uid: &str) {

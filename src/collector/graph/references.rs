@@ -11,8 +11,6 @@ use crate::collector::{
     uid::Uid,
 };
 
-// === impl Graph ===
-
 impl Graph {
     pub(super) fn update_owners(&mut self, id: NodeId, object: &Observed) {
         let links = object.owners.iter().map(|reference| Link {

@@ -67,7 +67,7 @@ pub(super) async fn monitor(leases: Leases<'_>, conditions: &watch::Sender<Condi
                 });
             }
             let idle = valid_until(last.as_ref(), now);
-            conditions.manager_idle = idle.map(Some).map_err(str::to_owned);
+            conditions.manager_idle = idle.map(Some).map_err(Into::into);
         });
         let pause = match until_idle(&last, now) {
             Duration::ZERO => READ_INTERVAL,

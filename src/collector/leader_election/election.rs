@@ -165,6 +165,7 @@ impl<'a> Election<'a> {
     }
 
     fn set_lease_lost(&self, why: String) {
-        self.conditions.send_modify(|conditions| conditions.lease = Err(why));
+        self.conditions
+            .send_modify(|conditions| conditions.lease = Err(why.into()));
     }
 }

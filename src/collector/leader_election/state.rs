@@ -6,11 +6,13 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::lease;
+use crate::unknown::Unknown;
 
 /// When this agent's collector may work: `--gc`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize, strum::Display)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Mode {
     /// While the collector of kube-controller-manager is not active.
     #[default]
@@ -74,19 +76,6 @@ pub struct ManagerView {
     pub error: Option<String>,
 }
 
-// === impl Mode ===
-
-impl Mode {
-    /// Its value of `--gc`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Always => "always",
-            Self::Never => "never",
-        }
-    }
-}
-
 // === impl View ===
 
 impl View {
@@ -105,7 +94,7 @@ impl View {
 }
 
 /// When a condition expires, or why it is not met. `None`: never, since the mode does not need the condition.
-pub(super) type Condition = Result<Option<Instant>, String>;
+pub(super) type Condition = Result<Option<Instant>, Unknown>;
 
 /// Conditions of the active role.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -122,7 +111,7 @@ pub(super) struct Conditions {
 
 impl Conditions {
     /// When the active role expires, or why it may not be active now.
-    pub fn check(&self, now: Instant) -> Result<Option<Instant>, &str> {
+    pub fn check(&self, now: Instant) -> Condition {
         let too_old = "the last read of kube-controller-manager's Lease is too old";
         let manager_idle = valid_until(&self.manager_idle, now, too_old)?;
         let lease = valid_until(&self.lease, now, "its Lease could not be renewed in time")?;
@@ -138,11 +127,10 @@ impl Conditions {
     }
 }
 
-fn valid_until<'a>(condition: &'a Condition, now: Instant, expired: &'a str) -> Result<Option<Instant>, &'a str> {
+fn valid_until(condition: &Condition, now: Instant, expired: &str) -> Condition {
     match condition {
-        Ok(Some(until)) if now >= *until => Err(expired),
-        Ok(until) => Ok(*until),
-        Err(why) => Err(why),
+        Ok(Some(until)) if now >= *until => Err(expired.into()),
+        condition => condition.clone(),
     }
 }
 
@@ -157,21 +145,21 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let until = |seconds| Ok(Some(at(seconds)));
-        let no = |why: &str| Err(why.to_owned());
+        let no = |why: &str| Err(why.into());
         for (manager_idle, lease, now, expected) in [
             (until(20), until(10), 9, Ok(Some(at(10)))),
             (until(8), until(10), 7, Ok(Some(at(8)))),
             (Ok(None), until(10), 7, Ok(Some(at(10)))),
             (Ok(None), Ok(None), 900, Ok(None)),
-            (until(20), until(10), 10, Err("its Lease could not be renewed in time")),
+            (until(20), until(10), 10, no("its Lease could not be renewed in time")),
             (
                 until(8),
                 until(10),
                 8,
-                Err("the last read of kube-controller-manager's Lease is too old"),
+                no("the last read of kube-controller-manager's Lease is too old"),
             ),
-            (no("it works"), no("another's"), 7, Err("it works")),
-            (until(10), no("another's"), 7, Err("another's")),
+            (no("it works"), no("another's"), 7, no("it works")),
+            (until(10), no("another's"), 7, no("another's")),
         ] {
             let conditions = Conditions {
                 manager_idle,

@@ -82,7 +82,7 @@ impl World {
     }
 
     fn ask(&self, name: &str) -> Result<Explanation, String> {
-        explain(&self.shared.lock(), &name.parse().unwrap(), Instant::now())
+        explain(&self.shared.lock(), &name.parse().unwrap(), Instant::now()).map_err(|why| why.to_string())
     }
 
     #[track_caller]

@@ -180,8 +180,7 @@ pub(in crate::collector) fn decision(graph: &Graph, id: NodeId) -> Option<String
             } else {
                 ""
             };
-            let name = finalizer.name();
-            format!("loses the finalizer {name}: no known {blocking}dependent is left")
+            format!("loses the finalizer {finalizer}: no known {blocking}dependent is left")
         }
         Step::Wait if state.in_orphan_deletion() => {
             let dependents = format_count(graph.node(id).num_dependents().into(), "dependent");

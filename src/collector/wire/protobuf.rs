@@ -6,7 +6,7 @@ use prost::{
     encoding::{WireType, decode_key, decode_varint},
 };
 
-use super::types::{MAX_OBJECT, PageEnd, WatchEvent, WireError, meta, observed};
+use super::types::{PageEnd, WatchEvent, WireError, meta, observed, take};
 use crate::collector::graph::Observed;
 
 #[cfg(test)]
@@ -73,7 +73,7 @@ impl ListReader {
             self.remaining = Some(field.length);
             return Ok(true);
         }
-        let Some(body) = self.take_field(field)? else {
+        let Some(body) = take(&mut self.buffer, field.head, field.length)? else {
             return Ok(false);
         };
         if is_in_list && let Some(remaining) = &mut self.remaining {
@@ -87,17 +87,6 @@ impl ListReader {
             _ => {}
         }
         Ok(true)
-    }
-
-    fn take_field(&mut self, field: Field) -> Result<Option<Bytes>, WireError> {
-        if field.length > MAX_OBJECT {
-            return Err(WireError::TooLarge(field.length));
-        }
-        if self.buffer.len() < field.head + field.length {
-            return Ok(None);
-        }
-        self.buffer.advance(field.head);
-        Ok(Some(self.buffer.split_to(field.length).freeze()))
     }
 }
 

@@ -1,5 +1,6 @@
 //! What answers of the API server are decoded to, from protobuf and from JSON.
 
+use bytes::{Buf as _, Bytes, BytesMut};
 use prost::DecodeError;
 use serde::{Deserialize, Deserializer};
 
@@ -126,6 +127,18 @@ pub(super) fn observed(object: meta::PartialObjectMetadata) -> Result<Observed, 
         foreground,
         owners: owners.collect(),
     })
+}
+
+/// Takes so many bytes after a head from the buffer; `None` if they are not complete.
+pub(super) fn take(buffer: &mut BytesMut, head: usize, length: usize) -> Result<Option<Bytes>, WireError> {
+    if length > MAX_OBJECT {
+        return Err(WireError::TooLarge(length));
+    }
+    if buffer.len() < head + length {
+        return Ok(None);
+    }
+    buffer.advance(head);
+    Ok(Some(buffer.split_to(length).freeze()))
 }
 
 /// A resourceVersion; 0 for an object without one.

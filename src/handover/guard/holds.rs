@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{journal::Approval, model::trace::Trace};
+use crate::{journal::Approval, model::trace::Trace, unknown::Unknown};
 
 /// Item: the Node has another UID than the recorded one.
 pub const NODE_UID: &str = "node-uid";
@@ -95,16 +95,16 @@ impl SafetyHolds {
     ///
     /// # Errors
     /// When there is none, or more than one.
-    pub fn find(&self, name: &str) -> Result<&SafetyHold, String> {
+    pub fn find(&self, name: &str) -> Result<&SafetyHold, Unknown> {
         let mut called = self.items.iter().filter(|item| item.is_called(name));
         match (called.next(), called.next()) {
             (Some(item), None) => Ok(item),
-            (Some(_), Some(_)) => Err(format!(
+            (Some(_), Some(_)) => Err(Unknown::new(format_args!(
                 "more than one pod with a safety hold has the name {name}: name its UID instead; {}",
                 self.all()
-            )),
-            (None, _) if self.items.is_empty() => Err("there is no safety hold".to_owned()),
-            (None, _) => Err(format!("there is no safety hold {name:?}; {}", self.all())),
+            ))),
+            (None, _) if self.items.is_empty() => Err("there is no safety hold".into()),
+            (None, _) => Err(format!("there is no safety hold {name:?}; {}", self.all()).into()),
         }
     }
 
@@ -166,12 +166,12 @@ mod tests {
         assert_eq!(uid("absence"), Ok(None));
         assert_eq!(uid("pod/ns/b"), Ok(Some("3")));
         assert_eq!(uid("2"), Ok(Some("2")));
-        assert!(uid("pod/ns/a").unwrap_err().contains("name its UID"));
-        let error = uid("node-uid").unwrap_err();
+        assert!(uid("pod/ns/a").unwrap_err().to_string().contains("name its UID"));
+        let error = uid("node-uid").unwrap_err().to_string();
         for part in ["\"node-uid\"", "absence", "pod/ns/b (UID 3)"] {
             assert!(error.contains(part), "{part} is not in {error}");
         }
-        let error = SafetyHolds::default().find("x").unwrap_err();
+        let error = SafetyHolds::default().find("x").unwrap_err().to_string();
         assert!(error.contains("there is no safety hold"), "{error}");
     }
 }

@@ -27,6 +27,7 @@ use crate::{
         threads::Blocking,
     },
     teardown::work::Work,
+    unknown::Unknown,
 };
 
 /// Older results are unknown. A process in uninterruptible sleep may block the probe.
@@ -68,7 +69,7 @@ pub struct KubeletWatch {
 
 pub(super) struct KubeletState {
     /// The kubelet of the last process probe. `Err`: the probe failed.
-    pub kubelet: Result<Option<KubeletProcess>, String>,
+    pub kubelet: Result<Option<KubeletProcess>, Unknown>,
     /// Begin and end of the last process probe.
     pub probed_during: Range<Instant>,
     /// A kubelet that any probe has found since [`KubeletWatch::take_probes`] was last called.
@@ -103,7 +104,7 @@ impl KubeletWatch {
             journal,
             work,
             state: Mutex::new(KubeletState {
-                kubelet: Err("it has not been searched for yet".to_owned()),
+                kubelet: Err("it has not been searched for yet".into()),
                 probed_during: now..now,
                 seen: None,
                 last_kubelet: None,
@@ -126,7 +127,7 @@ impl KubeletWatch {
         let state = self.lock();
         let process = match &state.kubelet {
             Ok(kubelet) => kubelet,
-            Err(why) => return Err(Blocked::KubeletUnknown(why.clone())),
+            Err(why) => return Err(Blocked::KubeletUnknown(why.to_string())),
         };
         let since = state.probed_during.start.elapsed();
         if since > STALE {
@@ -198,7 +199,7 @@ impl KubeletWatch {
         let probe = match (&state.kubelet, &seen) {
             (Ok(Some(kubelet)), _) | (_, Some(kubelet)) => Probe::Alive(kubelet.to_string()),
             (Ok(None), None) => Probe::Down("there is none".to_owned()),
-            (Err(why), None) => Probe::Unknown(why.clone()),
+            (Err(why), None) => Probe::Unknown(why.to_string()),
         };
         (probe, state.probed_during.clone())
     }
@@ -229,13 +230,11 @@ impl KubeletWatch {
         let found = self.search.blocking.run(probe).await;
         let (kubelet, started) = match found {
             Ok(Ok((found, started))) => (Ok(found), started),
-            Ok(Err(error)) => (
-                Err(format!(
-                    "the search for one failed: {error}; the agent has to see all of /proc"
-                )),
-                None,
-            ),
-            Err(_) => (Err("the search for one panicked".to_owned()), None),
+            Ok(Err(error)) => {
+                let why = format!("the search for one failed: {error}; the agent has to see all of /proc");
+                (Err(why.into()), None)
+            }
+            Err(_) => (Err("the search for one panicked".into()), None),
         };
         self.record_probe(kubelet, started, began);
     }
@@ -270,7 +269,7 @@ impl KubeletWatch {
     /// Records the result of a probe that began then, and the flags of a kubelet that was not known before.
     fn record_probe(
         &self,
-        kubelet: Result<Option<KubeletProcess>, String>,
+        kubelet: Result<Option<KubeletProcess>, Unknown>,
         flags: Option<KubeletFlags>,
         began: Instant,
     ) {
@@ -287,7 +286,7 @@ impl KubeletWatch {
                     tracing::warn!(%kubelet, "A kubelet process exists; all effects are blocked");
                 }
                 Err(why) => {
-                    tracing::warn!(why, "Kubelet process probe failed; all effects are blocked");
+                    tracing::warn!(%why, "Kubelet process probe failed; all effects are blocked");
                 }
                 Ok(None) => tracing::info!("No kubelet process exists"),
             }
@@ -333,16 +332,14 @@ impl KubeletWatch {
     ///
     /// # Errors
     /// The reason, when that is unknown.
-    pub async fn is_kubelets_answer(&self, at: SocketAddr) -> Result<bool, String> {
+    pub async fn is_kubelets_answer(&self, at: SocketAddr) -> io::Result<bool> {
         let (proc, known) = (Arc::clone(&self.search.proc), self.kubelet().map(|kubelet| kubelet.pid));
         let is_checked = |(pid, checked): (i32, Instant)| Some(pid) == known && checked.elapsed() < ANSWER_TIME;
         if self.lock().answer_checked.is_some_and(is_checked) {
             return Ok(true);
         }
         let probe = move || kubelet_process::is_kubelets_answer(&proc, at, known);
-        let answer = self.search.blocking.run(probe).await;
-        let answer = answer.map_err(|error| error.to_string())?;
-        let is_kubelets = answer.map_err(|error| error.to_string())?;
+        let is_kubelets = self.search.blocking.run(probe).await.map_err(io::Error::other)??;
         self.lock().answer_checked = known.filter(|_| is_kubelets).map(|pid| (pid, Instant::now()));
         Ok(is_kubelets)
     }
@@ -354,7 +351,7 @@ impl KubeletWatch {
 
 /// The role of an active agent after a kubelet was seen, until its probes decide it again.
 fn just_seen() -> Role {
-    Role::Standby(StandbyReason::Unknown(
+    Role::Standby(StandbyReason::KubeletUnknown(
         "whether the kubelet works: its process has just been seen".to_owned(),
     ))
 }

@@ -72,19 +72,19 @@ fn exited([process, healthz, lease]: [Seen; 3]) -> Facts {
 }
 
 fn not_yet(seconds: u64) -> Role {
-    Role::Standby(StandbyReason::NotYet(Duration::from_secs(seconds)))
+    Role::Standby(StandbyReason::TakeoverPending(Duration::from_secs(seconds)))
 }
 
 fn unknown(what: &str) -> Role {
-    Role::Standby(StandbyReason::Unknown(format!("{what}: ")))
+    Role::Standby(StandbyReason::KubeletUnknown(format!("{what}: ")))
 }
 
 fn unseen() -> Role {
-    Role::Standby(StandbyReason::Unseen)
+    Role::Standby(StandbyReason::KubeletElsewhere)
 }
 
 fn resuming() -> Role {
-    Role::Standby(StandbyReason::Resuming)
+    Role::Standby(StandbyReason::AgentRestarted)
 }
 
 const HEALTHZ: &str = "whether healthz answers";
@@ -93,20 +93,31 @@ const PROCESS: &str = "whether a kubelet runs here";
 
 #[tokio::test(start_paused = true)]
 async fn agent_is_standby_beside_a_kubelet_process() {
-    use StandbyReason::{NotRenewing, Started, Unresponsive, Working};
+    use StandbyReason::{KubeletStarted as Started, KubeletUnresponsive as Unresponsive};
+    let not_renewing = StandbyReason::KubeletAlive { is_lease_overdue: true };
+    let working = StandbyReason::KubeletAlive {
+        is_lease_overdue: false,
+    };
     for (what, same, worked, healthz, lease, expected) in [
-        ("all probes alive", 900, true, Alive, Alive, Working),
-        ("between two renewals", 900, true, Alive, Down(9), Working),
-        ("outage of the API server", 900, true, Alive, Unknown, Working),
-        ("unhealthy, and renewing", 900, true, Down(45), Down(9), Working),
-        ("healthy, and not renewing", 900, true, Alive, Down(45), NotRenewing),
+        ("all probes alive", 900, true, Alive, Alive, working.clone()),
+        ("between two renewals", 900, true, Alive, Down(9), working.clone()),
+        ("outage of the API server", 900, true, Alive, Unknown, working.clone()),
+        ("unhealthy, and renewing", 900, true, Down(45), Down(9), working.clone()),
+        ("healthy, and not renewing", 900, true, Alive, Down(45), not_renewing),
         ("neither", 900, true, Down(45), Down(45), Unresponsive),
         ("never worked", 900, false, Down(45), Down(45), Unresponsive),
-        ("unhealthy, and an outage", 900, true, Down(45), Unknown, Working),
+        (
+            "unhealthy, and an outage",
+            900,
+            true,
+            Down(45),
+            Unknown,
+            working.clone(),
+        ),
         ("the same, never worked", 900, false, Down(45), Unknown, Started),
         ("just started", 20, false, Down(45), Down(45), Started),
         ("just restarted", 4, false, Down(4), Down(9), Started),
-        ("the same with an answer", 4, true, Alive, Down(9), Working),
+        ("the same with an answer", 4, true, Alive, Down(9), working.clone()),
     ] {
         let facts = Facts {
             process: Alive,
@@ -116,7 +127,7 @@ async fn agent_is_standby_beside_a_kubelet_process() {
             worked,
         };
         // Whatever it was before.
-        for before in [Role::Standby(StandbyReason::Working), resuming(), Role::Active] {
+        for before in [Role::Standby(working.clone()), resuming(), Role::Active] {
             assert_eq!(role(facts, LONG, &before), Role::Standby(expected.clone()), "{what}");
         }
     }
@@ -158,7 +169,12 @@ async fn agent_is_active_once_no_kubelet_has_worked_for_the_threshold() {
         ("no search", [Unknown, Down(0), Down(0)], unknown(PROCESS)),
     ];
     for (before, cases) in [
-        (Role::Standby(StandbyReason::Working), &standby[..]),
+        (
+            Role::Standby(StandbyReason::KubeletAlive {
+                is_lease_overdue: false,
+            }),
+            &standby[..],
+        ),
         (Role::Active, &active),
         (self::resuming(), &resuming),
     ] {
@@ -170,7 +186,7 @@ async fn agent_is_active_once_no_kubelet_has_worked_for_the_threshold() {
 
 #[tokio::test(start_paused = true)]
 async fn node_that_boots_has_time_to_start_its_kubelet() {
-    let booting = Role::Standby(StandbyReason::Booting);
+    let booting = Role::Standby(StandbyReason::NodeBooting);
     for (up, process, healthz, expected) in [
         (100, Down(45), Down(45), &booting),
         (100, Down(0), Down(45), &booting),
@@ -178,7 +194,9 @@ async fn node_that_boots_has_time_to_start_its_kubelet() {
         (BOOT_GRACE.as_secs(), Down(45), Down(45), &Role::Active),
     ] {
         let facts = exited([process, healthz, Down(45)]);
-        let before = Role::Standby(StandbyReason::Working);
+        let before = Role::Standby(StandbyReason::KubeletAlive {
+            is_lease_overdue: false,
+        });
         assert_eq!(
             role(facts, Duration::from_secs(up), &before),
             *expected,
@@ -207,7 +225,7 @@ fn only_a_recent_active_role_of_this_boot_is_resumed() {
             lease: String::new(),
         });
         let role = initial_role(had.as_ref(), AFTER, &now);
-        assert_eq!(role == Role::Standby(StandbyReason::Resuming), resumes, "{had:?}");
+        assert_eq!(role == Role::Standby(StandbyReason::AgentRestarted), resumes, "{had:?}");
         assert_ne!(role, Role::Active);
     }
 }
@@ -219,10 +237,20 @@ async fn answer_of_an_exited_process_does_not_show_another_kubelet() {
     probes.healthz.add(Probe::Alive(String::new()), &at(1));
     probes.process.add(Probe::Down(String::new()), &at(2));
     probes.lease.probe.add(Probe::Down(String::new()), &at(2));
-    let role = |probes: &Probes| decide_role(probes, AFTER, LONG, &Role::Standby(StandbyReason::Working), at(3).end);
+    let role = |probes: &Probes| {
+        decide_role(
+            probes,
+            AFTER,
+            LONG,
+            &Role::Standby(StandbyReason::KubeletAlive {
+                is_lease_overdue: false,
+            }),
+            at(3).end,
+        )
+    };
     assert_eq!(role(&probes), not_yet(45));
     probes.healthz.add(Probe::Alive(String::new()), &at(3));
-    assert!(matches!(role(&probes), Role::Standby(StandbyReason::Unseen)));
+    assert!(matches!(role(&probes), Role::Standby(StandbyReason::KubeletElsewhere)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,7 +259,9 @@ async fn time_until_the_takeover_decreases_between_two_probes() {
     for probe in [&mut probes.process, &mut probes.healthz, &mut probes.lease.probe] {
         probe.add(Probe::Down(String::new()), &at(1));
     }
-    let before = Role::Standby(StandbyReason::Working);
+    let before = Role::Standby(StandbyReason::KubeletAlive {
+        is_lease_overdue: false,
+    });
     let left = |now| decide_role(&probes, AFTER, LONG, &before, at(now).end);
     assert_eq!(left(1), not_yet(45));
     assert_eq!(left(4), not_yet(42));
@@ -251,7 +281,15 @@ async fn gap_begins_with_probes_of_healthz_and_lease_after_the_exit() {
         probes.add_lease(state(), &at(second));
     }
     probes.add_process(down(), &at(51));
-    let role = |probes: &Probes| decide_role(probes, AFTER, LONG, &Role::Standby(StandbyReason::Started), at(52).end);
+    let role = |probes: &Probes| {
+        decide_role(
+            probes,
+            AFTER,
+            LONG,
+            &Role::Standby(StandbyReason::KubeletStarted),
+            at(52).end,
+        )
+    };
     assert_eq!(role(&probes), not_yet(0));
     probes.add_health(down(), &at(52));
     assert_eq!(role(&probes), not_yet(0));
@@ -272,7 +310,9 @@ async fn takeover_needs_a_process_probe_after_the_threshold() {
     }
     probes.add_process(Probe::Down(String::new()), &at(0));
     probes.add_process(Probe::Down(String::new()), &at(AFTER.as_secs() - 1));
-    let before = Role::Standby(StandbyReason::Working);
+    let before = Role::Standby(StandbyReason::KubeletAlive {
+        is_lease_overdue: false,
+    });
     let role = |probes: &Probes| decide_role(probes, AFTER, LONG, &before, at(AFTER.as_secs()).end);
     assert_eq!(role(&probes), not_yet(0));
     probes.add_process(Probe::Down(String::new()), &at(AFTER.as_secs()));

@@ -71,7 +71,7 @@ pub fn graph_path(center: Option<&ObjectName>) -> String {
 /// When the collector does not know the object, is on standby or does not exist.
 pub(super) fn why(gc: Option<&CollectorAdmin>, name: &ObjectName) -> Result<Explanation, String> {
     let gc = gc.ok_or_else(|| NO_COLLECTOR.to_owned())?;
-    let known = gc.query(|core, now| why::explain(core, name, now));
+    let known = gc.query(|core, now| why::explain(core, name, now).map_err(|why| why.to_string()));
     known.unwrap_or_else(|| Err(unknown(gc)))
 }
 
@@ -112,7 +112,7 @@ fn draw(graph: &Graph, query: Option<&str>) -> Answer {
     }
     let uid = match name(query, "of", "object")? {
         ObjectName::Uid(uid) => uid,
-        name => graph.uid(why::find(&name, graph).map_err(not_found)?),
+        name => graph.uid(why::find(&name, graph).map_err(|why| not_found(why.to_string()))?),
     };
     let picture = picture::around(graph, &uid).ok_or_else(|| {
         not_found(format!(

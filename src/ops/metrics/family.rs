@@ -12,6 +12,7 @@ use prometheus_client::{
     },
     registry::{Metric, Registry, Unit},
 };
+use strum::VariantArray;
 
 use crate::{counters::Failures, model::foreign::ForeignText};
 
@@ -75,18 +76,14 @@ impl Metrics<'_> {
     }
 
     /// Gauges of which that of the current state is 1, and those of all other states are 0.
-    pub fn state<T: PartialEq + ToString>(
+    pub fn state<T: PartialEq + ToString + VariantArray>(
         &mut self,
         name: &'static str,
         label: &'static str,
-        all: impl IntoIterator<Item = T>,
         current: Option<&T>,
     ) {
-        let value = |state: T| {
-            let is_current = current == Some(&state);
-            (labels([(label, &state.to_string())]), u64::from(is_current))
-        };
-        self.gauges(name, all.into_iter().map(value));
+        let value = |state: &T| (labels([(label, &state.to_string())]), u64::from(current == Some(state)));
+        self.gauges(name, T::VARIANTS.iter().map(value));
     }
 
     pub fn counter(&mut self, name: &'static str, value: u64) {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
+use strum::VariantArray as _;
 
 use super::family::{Metrics, labels, since_epoch};
 use crate::{
@@ -13,8 +14,7 @@ use crate::{
     },
     histogram::Histograms,
     model::{
-        kubelet_unit::{KubeletUnit, UnitState},
-        role::{RoleName, StandbyReasonName},
+        kubelet_unit::KubeletUnit,
         trace::{Stage, Step},
     },
     ops::{admin::PodsAdmin, status::StatusReport},
@@ -78,10 +78,9 @@ fn role(metrics: &mut Metrics<'_>, report: &RoleReport) {
     let FenceReport { stopped, failed, .. } = report.fencing;
     let fenced = [("stopped", stopped), ("failed", failed)];
     let fenced = fenced.map(|(result, count)| (labels([("result", result)]), count));
-    let reason = report.reason.as_ref();
-    metrics.state("role", "role", RoleName::ALL, Some(&report.role));
-    metrics.state("standby_reason", "reason", StandbyReasonName::ALL, reason);
-    metrics.state("kubelet_unit_state", "state", UnitState::ALL, unit.as_ref());
+    metrics.state("role", "role", Some(&report.role));
+    metrics.state("standby_reason", "reason", report.reason.as_ref());
+    metrics.state("kubelet_unit_state", "state", unit.as_ref());
     metrics.seconds("role_since_timestamp", since_epoch(report.since));
     metrics.gauges("kubelet_probe_alive", probes);
     metrics.gauge("kubelet_failing_starts", failing_starts);
@@ -113,7 +112,9 @@ fn pods(metrics: &mut Metrics<'_>, status: &StatusReport) {
     let longest = traces.iter().map(|trace| trace.elapsed_ms).max().unwrap_or_default();
     let on_hold = traces.iter().filter(|trace| trace.mismatch.is_some()).count();
     let stages = stages.map(|(stage, name)| (labels([("stage", name)]), at(stage)));
-    let failing = Step::ALL.map(|step| (labels([("step", step.name())]), failing(step)));
+    let failing = Step::VARIANTS
+        .iter()
+        .map(|&step| (labels([("step", step.into())]), failing(step)));
     metrics.count("pods", status.watch.pods);
     metrics.count("unmanaged_pods", status.housekeeping.unmanaged.len());
     metrics.count("unused_volumes_stuck", status.housekeeping.unused_volumes.len());

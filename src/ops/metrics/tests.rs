@@ -5,6 +5,7 @@ use std::{
 
 use jiff::Timestamp;
 use prometheus_client::metrics::histogram::Histogram;
+use strum::VariantArray as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::*;
@@ -105,7 +106,7 @@ pub(super) fn full() -> Scrape {
             credentials_expire: Timestamp::from_second(1_767_139_200).ok(),
             counters: counters::Counts {
                 failures: [(Step::Volumes, [("EBUSY".into(), 5)].into())].into(),
-                observations: Verdict::ALL.map(|verdict| (verdict, 0)).into(),
+                observations: Verdict::VARIANTS.iter().map(|&verdict| (verdict, 0)).collect(),
                 ..counters::Counts::default()
             },
             ..StatusReport::default()
@@ -132,8 +133,10 @@ fn durations() -> PodDurations {
         histogram
     };
     let steps = Histograms::new_with_constructor(histogram::of_requests);
-    for step in Step::ALL {
-        steps.get_or_create(&[("step", step.name().into())]).observe(0.03);
+    for step in Step::VARIANTS {
+        steps
+            .get_or_create(&[("step", <&str>::from(step).into())])
+            .observe(0.03);
     }
     let runtime = Histograms::new_with_constructor(histogram::of_requests);
     for code in ["OK", "NotFound"] {

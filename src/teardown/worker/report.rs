@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use strum::VariantArray as _;
 use tokio::time::Instant;
 
 use crate::{
@@ -62,7 +63,7 @@ impl Worker {
         let volumes = failures_in(&[Step::Volumes]);
         self.send_event(view, Reason::FailedUnMount, "error tearing down volumes", &volumes);
         if Instant::now() > self.period.deadline() + BLOCKED_AFTER {
-            let all = failures_in(&Step::ALL);
+            let all = failures_in(Step::VARIANTS);
             self.send_event(view, Reason::TeardownBlocked, "the pod does not terminate", &all);
         }
         let retry_at = self.context.node.clock.now().wall.checked_add(pause).ok();
