@@ -156,9 +156,8 @@ impl Facts {
     /// Whether only a driver that is missing unmounts this.
     pub fn waits_for_driver(&self, mount_point: &str) -> bool {
         let missing = self.drivers.iter().flatten().filter(|driver| driver.is_certain);
-        missing
-            .flat_map(|driver| &driver.mounted)
-            .any(|path| path == mount_point)
+        let mut mounted = missing.flat_map(|driver| &driver.mounted);
+        mounted.any(|path| path == mount_point)
     }
 
     /// Finalizers of the object.
