@@ -25,9 +25,9 @@ use futures::{future::join_all, join};
 use nix::mount::{MntFlags, umount2};
 use pod_teardown::{
     node::{dirs::Dir, effects::Effects, kubelet_root::KubeletRoot, pod_dir::PodDir},
-    teardown::volumes::{storage::Storage, tear_down_volumes},
+    teardown::volumes::storage::Storage,
 };
-use space::{Space, block_on, in_own_namespace, tmpfs, write};
+use space::{Space, block_on, in_own_namespace, tear_down_volumes, tmpfs, write};
 use testbed::bench::Table;
 use tokio::time::{Instant, sleep};
 

@@ -4,17 +4,17 @@ use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
     path::Path,
+    pin::pin,
     sync::Arc,
     time::Duration,
 };
 
 use futures::{
     FutureExt as _,
-    future::{OptionFuture, select_all},
+    future::{FusedFuture as _, OptionFuture, select_all},
 };
 use jiff::Timestamp;
 use tokio::{
-    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     time::timeout,
 };
@@ -97,17 +97,10 @@ pub async fn run_on(
         otlp,
         shutdown_timeout,
     } = settings;
-    tokio::pin!(stop);
     let dial = outside.dial.clone();
-    let pods = match pods {
-        Some(settings) => Some(PodAgent::new(host, outside, settings, &node_name, &state_dir).await?),
-        None => None,
-    };
-    let gc = gc
-        .map(|settings| CollectorThread::new(settings, &node_name, dial))
-        .transpose()?;
-    // Ports are checked before any work starts.
-    let metrics = metrics.map(bind).transpose()?;
+    let pods = pods.map(|settings| PodAgent::new(host, outside, settings, &node_name, &state_dir));
+    let pods = OptionFuture::from(pods).await.transpose()?;
+    let gc = gc.map(|gc| CollectorThread::new(gc, &node_name, dial)).transpose()?;
     let admin = Admin {
         node: node_name.clone(),
         since: Timestamp::now(),
@@ -118,36 +111,27 @@ pub async fn run_on(
     let stop_collector = CancellationToken::new();
     let _stop_on_drop = stop_collector.clone().drop_guard();
     let mut gc = gc.map(|gc| gc.start(stop_collector.clone())).transpose()?;
-    let mut gc_exited = false;
-    let mut result = {
-        let stop = async {
+    let result = {
+        let mut stop = pin!(async {
             tokio::select! {
                 biased;
-                () = stop.as_mut() => {}
+                () = stop => Ok(()),
                 // It exits by itself only after a panic.
-                Some(_) = OptionFuture::from(gc.as_mut()) => gc_exited = true,
+                Some(_) = OptionFuture::from(gc.as_mut()) => Err(ended("the thread of the collector has ended")),
             }
-        };
-        tokio::pin!(stop);
+        });
         match pods {
             Some(pods) => pods.run(shutdown_timeout, otlp, &mut stop).await,
             None => {
                 tracing::info!(node = node_name, "Agent is running without pod teardown");
-                stop.await;
+                let stopped = stop.await;
                 service::report_stopping();
-                Ok(())
+                stopped
             }
         }
     };
-    if gc_exited {
-        result = result.and(Err(Problem {
-            kind: ProblemKind::Internal,
-            what: "the thread of the collector has ended".to_owned(),
-            remedy: "start the agent again, and report this with its log".to_owned(),
-        }));
-    }
     stop_collector.cancel();
-    if let Some(gc) = gc.filter(|_| !gc_exited)
+    if let Some(gc) = gc.filter(|gc| !gc.is_terminated())
         && timeout(LEASE_RELEASE_TIMEOUT, gc).await.is_err()
     {
         tracing::warn!("Lease was not released; other collectors wait until it expires");
@@ -158,12 +142,24 @@ pub async fn run_on(
     result
 }
 
+/// A part of the agent has ended that never does.
+fn ended(what: impl Into<String>) -> Problem {
+    Problem {
+        kind: ProblemKind::Internal,
+        what: what.into(),
+        remedy: "start the agent again, and report this with its log".to_owned(),
+    }
+}
+
 /// Starts what serves the users of this node: the admin socket, the status for systemd, and metrics.
 async fn start_servers(
     admin: Arc<Admin>,
     socket: &Path,
-    metrics: Option<TcpListener>,
+    metrics: Option<SocketAddr>,
 ) -> Result<(Vec<AbortOnDropHandle<()>>, SocketFile), Problem> {
+    // Ports are checked before any work starts.
+    let bind = |addr| metrics::listen(addr).map_err(|error| problems::metrics_addr(addr, &error));
+    let metrics = metrics.map(bind).transpose()?;
     let (listener, file) = admin::socket::listen(socket).await.map_err(|error| {
         let is_taken = error.kind() == ErrorKind::AddrInUse;
         problems::admin_socket(socket, &error, is_taken)
@@ -183,10 +179,6 @@ async fn start_servers(
     Ok((servers, file))
 }
 
-fn bind(addr: SocketAddr) -> Result<TcpListener, Problem> {
-    metrics::listen(addr).map_err(|error| problems::metrics_addr(addr, &error))
-}
-
 /// The signals that stop the agent.
 struct StopSignal(Vec<Signal>);
 
@@ -196,9 +188,8 @@ impl StopSignal {
     fn new() -> Result<Self, Problem> {
         let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
         let signals = kinds.into_iter().map(signal).collect::<io::Result<_>>();
-        signals
-            .map(Self)
-            .map_err(|error| Problem::configuration(format!("signals: {error}"), "check the limits of this process"))
+        let problem = |error| Problem::configuration(format!("signals: {error}"), "check the limits of this process");
+        signals.map(Self).map_err(problem)
     }
 
     async fn received(&mut self) {

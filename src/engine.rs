@@ -65,7 +65,7 @@ use crate::{
         context::{Context, LocalNode},
         limits::Limits,
         plan::plan_view,
-        volumes::storage::{NoCluster, Storage},
+        volumes::storage::Storage,
         work::Work,
     },
     unknown::Unknown,
@@ -141,10 +141,8 @@ impl Settings {
             return Ok(Journal::in_memory());
         };
         Journal::open(dir, &host.identity()).map_err(|error| {
-            Problem::configuration(
-                format!("{}: {error}", dir.display()),
-                "name a directory that can be written",
-            )
+            let what = format!("{}: {error}", dir.display());
+            Problem::configuration(what, "name a directory that can be written")
         })
     }
 }
@@ -159,9 +157,8 @@ impl Engine {
     /// When the endpoint or the kubelet's directory is wrong, the runtime does not answer, this process is not in its mount
     /// namespace, another process takes pods of this node down, or the journal cannot be used.
     pub async fn start(settings: Settings) -> Result<Self, Problem> {
-        let endpoint: CriEndpoint = settings
-            .endpoint
-            .parse()
+        let endpoint = settings.endpoint.parse::<CriEndpoint>();
+        let endpoint = endpoint
             .map_err(|error| Problem::usage(format!("endpoint: {error}"), "name the socket of containerd or CRI-O"))?;
         let kubelet_root = KubeletRoot::resolve(&settings.kubelet_root)
             .map_err(|error| Problem::configuration(error.to_string(), "name the kubelet's --root-dir"))?;
@@ -172,19 +169,18 @@ impl Engine {
         let effects = Effects::new(settings.gate);
         let cri = Cri::new(&endpoint, effects.clone());
         let runtime = cri.version().await.map_err(|error| {
-            Problem::configuration(
-                format!("{endpoint}: {error}"),
-                "start the container runtime, or name its socket",
-            )
+            let remedy = "start the container runtime, or name its socket";
+            Problem::configuration(format!("{endpoint}: {error}"), remedy)
         })?;
         mount_namespace::wait_for_check(&host.proc, endpoint.path()).await?;
         let cgroups = Cgroups::detect(&host.mountinfo, &host.cgroups).map_err(|error| problems::cgroups(&error))?;
-        let storage = Storage::new(&host, &kubelet_root, &effects, Arc::new(NoCluster), journal.clone());
+        let has_reporter = settings.reporter.is_some();
+        let api = settings.reporter.unwrap_or_else(|| Arc::new(NoApi));
+        let storage = Storage::new(&host, &kubelet_root, &effects, Arc::clone(&api), journal.clone());
         let running = Arc::new(Running::default());
         let terminating = Arc::clone(&running);
-        let has_reporter = settings.reporter.is_some();
         let context = Context {
-            api: settings.reporter.unwrap_or_else(|| Arc::new(NoApi)),
+            api,
             journal,
             events: settings.events,
             work: Work::default(),
@@ -223,15 +219,8 @@ impl Engine {
     /// When the pod has no name, namespace or UID.
     pub async fn plan(&self, pod: &Pod) -> Result<Plan, Problem> {
         let view = view_of(pod)?;
-        let blocked = self
-            .context
-            .node
-            .effects
-            .check()
-            .err()
-            .iter()
-            .map(ToString::to_string)
-            .collect();
+        let blocked = self.context.node.effects.check().err();
+        let blocked = blocked.iter().map(ToString::to_string).collect();
         let context = Arc::new(self.context.read_only());
         Ok(plan_view(&context, Arc::new(view), blocked).await)
     }

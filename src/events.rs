@@ -103,7 +103,7 @@ impl Events {
         send_event: SendEvent,
         node_name: &str,
         counters: Arc<Counters>,
-    ) -> (Self, impl Future<Output = ()> + Send + 'static) {
+    ) -> (Self, impl Future<Output = ()> + Send + use<>) {
         let (queue, waiting) = mpsc::channel(QUEUE);
         let (waiting, weak) = (Arc::new(tokio::sync::Mutex::new(waiting)), queue.downgrade());
         let send = move || send_all(Arc::clone(&send_event), Arc::clone(&waiting), weak.clone());

@@ -129,7 +129,7 @@ impl Housekeeping {
             return Ok(());
         };
         if let Some(error) = &facts.unread {
-            tracing::warn!(error, "Disk cannot be searched for leftovers; will retry");
+            tracing::warn!(%error, "Disk cannot be searched for leftovers; will retry");
         }
         let before = std::mem::take(&mut self.observations);
         let (observations, verdict) = decide::decide(before, &facts, Instant::now());

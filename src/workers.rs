@@ -29,9 +29,7 @@ use self::stop::{PodStop, StopAccepted, StopRejected};
 
 /// Sends requests to the map of workers, or to the observer. Cheap to clone.
 #[derive(Clone)]
-pub struct WorkersHandle {
-    requests: mpsc::Sender<Request>,
-}
+pub struct WorkersHandle(mpsc::Sender<Request>);
 
 /// Answers requests about the pods of this node.
 pub trait PodRequests {
@@ -88,7 +86,7 @@ impl WorkersHandle {
     /// A handle, and the receiver of its requests.
     pub fn new() -> (Self, mpsc::Receiver<Request>) {
         let (requests, received) = mpsc::channel(16);
-        (Self { requests }, received)
+        (Self(requests), received)
     }
 
     /// The answer to this request, after all changes so far; `None` while the agent stops.
@@ -103,7 +101,7 @@ impl WorkersHandle {
                 reply.send(request(pods)).ok();
             }
         });
-        self.requests.send(request).await.ok()?;
+        self.0.send(request).await.ok()?;
         answer.await.ok()
     }
 }

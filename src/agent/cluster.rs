@@ -1,8 +1,6 @@
 //! The API server of this node's cluster, as teardown needs it: pods, and volumes. The attach/detach controller detaches a volume once
 //! the Node's `volumesInUse` no longer lists it.
 
-use std::sync::Arc;
-
 use futures::future::{BoxFuture, FutureExt as _};
 use k8s_openapi::api::core::v1::Node;
 use serde_json::{Value, json};
@@ -19,24 +17,20 @@ use crate::{
         pod::{PodObject, PodRef, PodView},
     },
     node::plugins::ClaimRef,
-    teardown::{
-        boundary::{ApiFailure, PodApi},
-        volumes::storage::Cluster,
-    },
+    teardown::boundary::{ApiFailure, PodApi},
 };
 
 /// Maximum attempts to change a list that others change at the same time.
 const MAX_ATTEMPTS: usize = 5;
 
 /// The API server of this node's cluster.
-#[derive(Clone)]
 pub struct NodeCluster {
     /// Sends the requests.
     pub api: ApiClient,
     /// Checks the identity of the Node, and decides what an absence proves.
     pub guard: Guard,
     /// Serializes changes of the list of volumes: concurrent ones would fail and use up attempts.
-    pub update_lock: Arc<Mutex<()>>,
+    pub update_lock: Mutex<()>,
 }
 
 // === impl NodeCluster ===
@@ -70,13 +64,10 @@ impl PodApi for NodeCluster {
     fn is_deleted<'a>(&'a self, pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiFailure>> {
         async { Ok(cluster::is_deleted(&self.guard, &self.api, pod).await?) }.boxed()
     }
-}
 
-impl Cluster for NodeCluster {
-    fn persistent_volume(&self, name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>> {
-        let api = self.api.clone();
+    fn persistent_volume<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<(String, String)>, ApiFailure>> {
         async move {
-            match api.persistent_volume(&name).await {
+            match self.api.persistent_volume(name).await {
                 Ok(volume) => {
                     let csi = volume.spec.and_then(|spec| spec.csi);
                     Ok(csi.map(|csi| (csi.driver, csi.volume_handle)))
@@ -86,24 +77,18 @@ impl Cluster for NodeCluster {
                     tracing::debug!(volume = name, %error, "PersistentVolume cannot be read");
                     Ok(None)
                 }
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(error.into()),
             }
         }
         .boxed()
     }
 
-    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>> {
-        let Self { api, guard, .. } = self.clone();
-        async move {
-            let node = read_node(&guard, &api).await.map_err(|error| error.to_string())?;
-            Ok(in_use(&node).to_vec())
-        }
-        .boxed()
+    fn volumes_in_use(&self) -> BoxFuture<'_, Result<Vec<String>, ApiFailure>> {
+        async { Ok(in_use(&read_node(&self.guard, &self.api).await?).to_vec()) }.boxed()
     }
 
-    fn remove_in_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>> {
-        let node = self.clone();
-        async move { node.patch_in_use(&volume).await.map_err(|error| error.to_string()) }.boxed()
+    fn remove_volume_in_use<'a>(&'a self, volume: &'a str) -> BoxFuture<'a, Result<(), ApiFailure>> {
+        async { Ok(self.patch_in_use(volume).await?) }.boxed()
     }
 }
 
@@ -130,10 +115,8 @@ impl NodeCluster {
 }
 
 fn in_use(node: &Node) -> &[String] {
-    let status = node.status.as_ref();
-    status
-        .and_then(|status| status.volumes_in_use.as_deref())
-        .unwrap_or_default()
+    let in_use = node.status.as_ref().and_then(|status| status.volumes_in_use.as_deref());
+    in_use.unwrap_or_default()
 }
 
 /// A JSON patch that removes the volume, with the Node's UID and the present list as preconditions; `None` if it is not listed.

@@ -1,8 +1,8 @@
 //! Runs the garbage collector.
 
-use std::{sync::Arc, thread, time::Duration};
+use std::{io, sync::Arc, thread, time::Duration};
 
-use futures::future::join;
+use futures::future::{Fuse, FutureExt as _, join};
 use tokio::{
     runtime,
     sync::{Notify, oneshot, watch},
@@ -62,26 +62,21 @@ impl CollectorThread {
     ///
     /// # Errors
     /// When the thread cannot be created.
-    pub fn start(self, stop: CancellationToken) -> Result<oneshot::Receiver<()>, Problem> {
-        let no_thread = |error: std::io::Error| {
-            Problem::configuration(
-                format!("no thread for the collector: {error}"),
-                "check the limits of this process",
-            )
+    pub fn start(self, stop: CancellationToken) -> Result<Fuse<oneshot::Receiver<()>>, Problem> {
+        let no_thread = |error: io::Error| {
+            let what = format!("no thread for the collector: {error}");
+            Problem::configuration(what, "check the limits of this process")
         };
         let (exited, exit) = oneshot::channel();
-        let runtime = runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(no_thread)?;
-        thread::Builder::new()
-            .name("collector".to_owned())
-            .spawn(move || {
-                runtime.block_on(self.run(stop));
-                exited.send(()).ok();
-            })
-            .map_err(no_thread)?;
-        Ok(exit)
+        let runtime = runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(no_thread)?;
+        let run = move || {
+            runtime.block_on(self.run(stop));
+            exited.send(()).ok();
+        };
+        let thread = thread::Builder::new().name("collector".to_owned());
+        thread.spawn(run).map_err(no_thread)?;
+        Ok(exit.fuse())
     }
 
     /// Collects while this agent is the leader, until it is stopped.
@@ -100,11 +95,8 @@ impl CollectorThread {
             // No write is in progress: another agent may become the leader.
             stopped.notify_one();
         };
-        join(
-            collecting,
-            self.shared.election.run(&self.shared.client, stopped.notified()),
-        )
-        .await;
+        let electing = self.shared.election.run(&self.shared.client, stopped.notified());
+        join(collecting, electing).await;
     }
 
     /// Drops the state, and keeps its counts.

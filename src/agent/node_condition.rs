@@ -89,21 +89,17 @@ impl NodeConditionReporter {
             let paused = self.guard.paused().map(|paused| paused.why());
             let condition = RoleCondition::new(role.as_ref(), blocked.as_deref(), paused.as_deref());
             let is_current = |(last, at): &(RoleCondition, Instant)| {
-                let interval = if last.message == condition.message {
-                    HEARTBEAT_INTERVAL
-                } else {
-                    MESSAGE_INTERVAL
+                let interval = match last.message == condition.message {
+                    true => HEARTBEAT_INTERVAL,
+                    false => MESSAGE_INTERVAL,
                 };
                 (last.status, last.reason) == (condition.status, condition.reason) && at.elapsed() < interval
             };
             if self.guard.identity.check().is_err() || sent.condition.as_ref().is_some_and(is_current) {
                 continue;
             }
-            let failure = self
-                .send(condition, &mut sent)
-                .await
-                .err()
-                .map(|error| error.to_string());
+            let result = self.send(condition, &mut sent).await;
+            let failure = result.err().map(|error| error.to_string());
             // A failure that repeats at each tick is logged once.
             if let Some(error) = failure.as_ref().filter(|error| sent.failure.as_ref() != Some(error)) {
                 tracing::warn!(error, "Condition of the Node cannot be sent; will retry");
@@ -115,9 +111,8 @@ impl NodeConditionReporter {
     async fn send(&self, condition: RoleCondition, sent: &mut Sent) -> Result<(), ApiError> {
         let node = read_node(&self.guard, &self.api).await?;
         let before = *sent.event.get_or_insert_with(|| reported_event(&node));
-        self.api
-            .patch_node_status(&condition.patch(&node, self.wall.now()))
-            .await?;
+        let patch = condition.patch(&node, self.wall.now());
+        self.api.patch_node_status(&patch).await?;
         if let Some(reason) = condition.event().filter(|reason| before != Some(*reason)) {
             self.events.record(&involved(&node), reason, &condition.message);
             sent.event = Some(Some(reason));

@@ -17,21 +17,16 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    api::ApiClient,
+    agent::ended,
     clock::BootClock,
     config::PodSettings,
-    events::{self, Events},
     handover::{
         guard::{Guard, kubelet::KubeletSearch},
         report::RoleReport,
         role::Role,
     },
-    housekeeping::{Housekeeping, HousekeepingParts},
     journal::Journal,
-    model::{
-        problem::{Problem, ProblemKind},
-        problems,
-    },
+    model::{problem::Problem, problems},
     node::{
         cgroups::Cgroups,
         cri::{CallDurations, Cri},
@@ -178,34 +173,30 @@ impl PodAgent {
         self,
         shutdown_timeout: Duration,
         collector_of_traces: Option<SpanExporter>,
-        stop: &mut Pin<&mut impl Future<Output = ()>>,
+        stop: &mut Pin<&mut impl Future<Output = Result<(), Problem>>>,
     ) -> Result<(), Problem> {
         let runtime = tokio::select! {
             biased;
-            () = stop.as_mut() => return Ok(()),
+            stopped = stop.as_mut() => return stopped,
             runtime = self.local_runtime() => runtime?,
         };
         let journal = self.shared.journal.clone();
         let (_lock, mut tasks) = self.start(runtime, shutdown_timeout, collector_of_traces)?;
-        let problem = tokio::select! {
+        let result = tokio::select! {
             biased;
-            () = stop.as_mut() => {
+            stopped = stop.as_mut() => {
                 service::report_stopping();
                 tracing::info!(timeout = ?shutdown_timeout, "Stopping; terminating pods have until the timeout to finish");
-                None
+                stopped
             }
             // A panic in the workers or in the watch: the service manager has to restart the agent.
-            result = &mut tasks.workers => Some(Problem {
-                kind: ProblemKind::Internal,
-                what: format!("the task of the pod workers has exited: {result:?}"),
-                remedy: "start the agent again, and report this with its log".to_owned(),
-            }),
+            result = &mut tasks.workers => Err(ended(format!("the task of the pod workers has exited: {result:?}"))),
         };
         tasks.stop(shutdown_timeout).await;
         if let Err(error) = journal.durable().await {
             tracing::error!(%error, "Cannot flush the journal");
         }
-        problem.map_or(Ok(()), Err)
+        result
     }
 
     /// Starts all tasks. The lock is held until they have stopped.
@@ -232,54 +223,23 @@ impl PodAgent {
             changes_in,
             self.shared.watch.clone(),
         );
-        let (events, event_sender) = Events::new(
-            send_events(api.clone()),
-            &self.node_name,
-            Arc::clone(&self.shared.counters),
-        );
+        let (events, event_sender) = self.events(api.clone());
         let context = Arc::new(self.context(api, runtime, events));
         let for_reads = Arc::new(context.read_only());
         self.shared.reader.set(Arc::clone(&for_reads)).ok();
         let (exporter, trace_sender) = collector_of_traces
             .map(|collector| otlp::exporter(collector, &self.node_name, Arc::clone(&self.shared.counters)))
             .unzip();
-        let trace_sender = trace_sender.map(|sender| spawn(sender.run()));
-        // The workers exit when the source does.
-        let source = spawn(source.run());
-        let mut housekeeping = None;
         // An observer has no workers, and its context refuses every write.
-        let work = if only_observes {
-            drop((context, exporter));
-            Observer::new(
-                for_reads,
-                (self.shared.journal, self.shared.counters),
-                changes,
-                self.requests,
-            )
-            .run()
-            .boxed()
+        let (housekeeping, work) = if only_observes {
+            let records = (self.shared.journal, self.shared.counters);
+            let observer = Observer::new(for_reads, records, changes, self.requests);
+            (None, observer.run().boxed())
         } else {
-            let parts = HousekeepingParts {
-                context: Arc::clone(&context),
-                counters: Arc::clone(&self.shared.counters),
-                guard: self.shared.guard.clone(),
-                snapshots,
-                workers: self.shared.workers.clone(),
-                changes: leftovers,
-                report: self.shared.leftovers.clone(),
-            };
-            let start = move || Housekeeping::new(parts.clone()).run();
-            housekeeping = Some(spawn(run_with_restarts("housekeeping", start)));
-            PodWorkers::new(
-                context,
-                self.shared.guard,
-                self.shared.counters,
-                exporter,
-                changes,
-                self.requests,
-            )
-            .run(shutdown_timeout)
-            .boxed()
+            let housekeeping = self.start_housekeeping(Arc::clone(&context), snapshots, leftovers);
+            let PodsAdmin { guard, counters, .. } = self.shared;
+            let workers = PodWorkers::new(context, guard, counters, exporter, (changes, self.requests));
+            (Some(housekeeping), workers.run(shutdown_timeout).boxed())
         };
         tracing::info!(
             node = self.node_name,
@@ -289,13 +249,13 @@ impl PodAgent {
             "Agent is running"
         );
         let tasks = Tasks {
-            source,
+            source: spawn(source.run()),
             housekeeping,
             event_sender: spawn(event_sender),
             workers: spawn(work),
             background,
             reporter,
-            trace_sender,
+            trace_sender: trace_sender.map(|sender| spawn(sender.run())),
         };
         Ok((self.lock, tasks))
     }
@@ -323,13 +283,6 @@ fn start_tasks_of_guard(guard: &Guard, clock: &BootClock) -> Vec<AbortOnDropHand
         spawn(run_with_restarts("kubelet probe", probe)),
         spawn(run_with_restarts("pause timer", end_pauses)),
     ]
-}
-
-fn send_events(api: ApiClient) -> events::SendEvent {
-    Arc::new(move |event| {
-        let api = api.clone();
-        Box::pin(async move { api.write_event(event).await })
-    })
 }
 
 fn lock(pods: &Path, root: &Path) -> Result<DirLock, Problem> {

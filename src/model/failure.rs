@@ -3,6 +3,7 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use super::{mismatch::Mismatch, step::Step};
+use crate::unknown::Unknown;
 
 /// The gate is shut.
 pub const BLOCKED: &str = "blocked";
@@ -85,6 +86,15 @@ impl Failure {
         }
     }
 
+    /// This failure with another reason.
+    #[must_use]
+    pub fn with_reason(self, reason: &'static str) -> Self {
+        Self {
+            reason: reason.into(),
+            ..self
+        }
+    }
+
     /// Whether a container may still run because of it.
     pub fn is_stop_failure(&self) -> bool {
         matches!(self.step, Step::Hook | Step::Term | Step::Kill)
@@ -95,6 +105,13 @@ impl Failure {
 impl From<Failure> for Vec<Failure> {
     fn from(failure: Failure) -> Self {
         vec![failure]
+    }
+}
+
+/// What the failed work would have shown is not known, because of the first failure.
+impl From<Vec<Failure>> for Unknown {
+    fn from(failures: Vec<Failure>) -> Self {
+        first_message(&failures).into()
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::{
 
 use super::volumes::{StagedVolume, leftover_volumes};
 use crate::{
-    model::{failure::first_message, observation::Leftover, pod::PodView},
+    model::{observation::Leftover, pod::PodView},
     node::{
         cri::types::{Container, RuntimePod},
         mounts::Mount,
@@ -81,7 +81,7 @@ impl PodReader {
             let (messages, _) = termination_message::read_all([&copy]);
             // The kubelet makes the file before the start, and removes it with the container. Without it the log would count.
             match &copy.termination_message_file {
-                Some(file) if !Path::new(file).exists() => Err(format!("{file} was removed")),
+                Some(file) if !Path::new(file).exists() => Err(format!("{file} was removed").into()),
                 _ => Ok(messages),
             }
         });
@@ -93,7 +93,7 @@ impl PodReader {
         let _slot = self.slots.acquire().await;
         let runtime = self.read_runtime(&view).await;
         let mounts = blocking_in(READ_LIMIT, &self.context, &view, |context, view| {
-            let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+            let dir = locate::pod_dir(context, view)?;
             let table = context.node.storage.all_mounts.read().map_err(text)?;
             let mounts = table.mounts_at_or_below(&[dir.path()]).into_iter();
             let mount = |it: Mount| (it.path.display().to_string(), it.fs_type.to_string_lossy().into_owned());

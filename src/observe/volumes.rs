@@ -57,8 +57,8 @@ pub(super) async fn leftover_volumes(
     if staged.is_empty() {
         return Ok(Vec::new());
     }
-    let in_use = timeout(NODE_LIMIT, context.node.storage.cluster.in_use()).await;
-    let in_use = in_use.map_err(late(NODE_LIMIT))??;
+    let in_use = timeout(NODE_LIMIT, context.node.storage.api.volumes_in_use()).await;
+    let in_use = in_use.map_err(late(NODE_LIMIT))?.map_err(text)?;
     blocking_in(READ_LIMIT, context, view, move |context, _| {
         let mut left = Vec::new();
         for StagedVolume { driver, handle, path } in &staged {
@@ -68,7 +68,7 @@ pub(super) async fn leftover_volumes(
             match fs::symlink_metadata(path) {
                 Ok(_) => left.push(staged_volume(path, driver)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(format!("{path}: {error}")),
+                Err(error) => return Err(format!("{path}: {error}").into()),
             }
             let name = unique_name(driver, handle);
             if in_use.contains(&name) {

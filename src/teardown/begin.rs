@@ -50,9 +50,9 @@ impl Termination {
     /// Begins the termination in the journal, or resumes it from there. `grace` is in seconds, and only shortens the period in
     /// force.
     pub fn begin(context: Arc<Context>, mut update: PodUpdate, cause: Cause, grace: Option<i64>) -> Self {
-        let (view, pod) = (&update.view, &update.view.pod);
+        let (view, pod, journal) = (&update.view, &update.view.pod, &context.journal);
         let now = context.node.clock.now();
-        let entry = context.journal.pod(&pod.uid);
+        let entry = journal.pod(&pod.uid);
         let in_force = entry.as_ref().map(|entry| entry.grace);
         let grace = grace::of_pod(in_force, view, grace.or(cause.required_grace()));
         let begun = entry.as_ref().filter(|entry| entry.has_begun());
@@ -61,12 +61,10 @@ impl Termination {
         let period = Period::new(grace, used_before);
         let reached = entry.as_ref().map(|entry| entry.stage);
         let eviction = update.eviction.clone().or_else(|| entry?.eviction.map(Arc::new));
-        context
-            .journal
-            .record_termination(pod, now.clone(), grace, eviction.as_deref());
+        journal.record_termination(pod, now.clone(), grace, eviction.as_deref());
         // Only the journal has the reason of such a termination.
         if matches!(cause, Cause::Requested | Cause::Begun) {
-            context.journal.record_request(&pod.uid);
+            journal.record_request(&pod.uid);
         }
         if cause == Cause::PhaseTerminal && reached >= Some(Stage::Terminated) {
             // Most pods of a node may be like this, and nothing is done to them.
@@ -147,9 +145,7 @@ impl Termination {
 
     /// Shortens the grace period in the journal. A later start has the shorter one.
     pub fn record_grace(&self, grace: Duration, eviction: Option<&Eviction>) {
-        let now = self.context.node.clock.now();
-        self.context
-            .journal
-            .record_termination(self.recorder.pod(), now, grace, eviction);
+        let Context { journal, node, .. } = &*self.context;
+        journal.record_termination(self.recorder.pod(), node.clock.now(), grace, eviction);
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     node::plugins::ClaimRef,
 };
 
-/// Requests to the API server. Each write must have the pod's UID as its precondition.
+/// Requests to the API server. Each write of a pod must have its UID as its precondition.
 ///
 /// The defaults are for a node without API server: writes succeed, and reads show nothing.
 pub trait PodApi: Send + Sync {
@@ -65,6 +65,31 @@ pub trait PodApi: Send + Sync {
     /// If that cannot be proven or refuted.
     fn is_deleted<'a>(&'a self, _pod: &'a PodRef) -> BoxFuture<'a, Result<bool, ApiFailure>> {
         async { Ok(false) }.boxed()
+    }
+
+    /// CSI driver and volume handle of the PersistentVolume of this name; `None` if it does not exist, or the node may not read
+    /// it: then only the node's files identify its volume.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    fn persistent_volume<'a>(&'a self, _name: &'a str) -> BoxFuture<'a, Result<Option<(String, String)>, ApiFailure>> {
+        async { Ok(None) }.boxed()
+    }
+
+    /// The node's `volumesInUse`.
+    ///
+    /// # Errors
+    /// If the Node cannot be read.
+    fn volumes_in_use(&self) -> BoxFuture<'_, Result<Vec<String>, ApiFailure>> {
+        async { Ok(Vec::new()) }.boxed()
+    }
+
+    /// Removes a volume from the node's `volumesInUse`: after that a controller may detach it.
+    ///
+    /// # Errors
+    /// If the API server has not accepted it.
+    fn remove_volume_in_use<'a>(&'a self, _volume: &'a str) -> BoxFuture<'a, Result<(), ApiFailure>> {
+        async { Ok(()) }.boxed()
     }
 }
 

@@ -5,7 +5,7 @@ use std::{fmt::Display, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::context::Context;
-use crate::{model::pod::PodView, words::without_error_codes};
+use crate::{model::pod::PodView, unknown::Unknown, words::without_error_codes};
 
 /// Limit of one read.
 pub const READ_LIMIT: Duration = Duration::from_millis(2500);
@@ -16,7 +16,7 @@ const OBJECT_LIMIT: Duration = Duration::from_millis(1500);
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 /// A fact, or why it could not be read.
-pub type Fact<T> = Result<T, String>;
+pub type Fact<T> = Result<T, Unknown>;
 
 /// The reads for one answer about a pod. All have one deadline.
 pub struct Reads {
@@ -54,7 +54,7 @@ impl Reads {
             }
             Ok(Err(error)) if error.code.is_some_and(|code| code < 500) => ObjectUnread::NotShown(error.to_string()),
             Ok(Err(error)) => ObjectUnread::NoAnswer(error.to_string()),
-            Err(elapsed) => ObjectUnread::NoAnswer(late(OBJECT_LIMIT)(elapsed)),
+            Err(elapsed) => ObjectUnread::NoAnswer(late(OBJECT_LIMIT)(elapsed).to_string()),
         };
         (reads, Some(unread))
     }
@@ -110,10 +110,10 @@ pub async fn blocking_in<T: Send + 'static>(
     timeout(limit, read).await.map_err(late(limit))?.map_err(text)?
 }
 
-pub fn late<E>(limit: Duration) -> impl Fn(E) -> String {
-    move |_| format!("no answer within {limit:?}")
+pub fn late<E>(limit: Duration) -> impl Fn(E) -> Unknown {
+    move |_| format!("no answer within {limit:?}").into()
 }
 
-pub fn text(error: impl Display) -> String {
-    without_error_codes(&error.to_string())
+pub fn text(error: impl Display) -> Unknown {
+    without_error_codes(&error.to_string()).into()
 }

@@ -16,7 +16,10 @@ use crate::{
         mounts::{Cover, Mount},
         plugins::Kind,
     },
-    teardown::{bounded_read::ObjectUnread, grace::CountedGrace},
+    teardown::{
+        bounded_read::{Fact, ObjectUnread},
+        grace::CountedGrace,
+    },
     words::{some_of, unmount_commands},
 };
 
@@ -58,9 +61,8 @@ pub fn conclusion(causes: &[Cause]) -> String {
         0 => "",
         _ => " Some facts could not be read: see above.",
     };
-    let is_living = causes
-        .first()
-        .is_some_and(|first| [NotDeleted, EndedNotDeleted, MirrorPod].contains(&first.kind));
+    let first = causes.first().map(|first| first.kind);
+    let is_living = first.is_some_and(|kind| [NotDeleted, EndedNotDeleted, MirrorPod].contains(&kind));
     let text = match (count(Severity::Blocking), count(Severity::Waiting)) {
         (0, 0) if is_living => "Nothing terminates it.",
         (0, 0) => "Nothing was found that blocks it now.",
@@ -103,9 +105,10 @@ struct Diagnosis<'a> {
 
 impl Diagnosis<'_> {
     /// Adds the reason if the fact is unknown.
-    fn known<'f, T>(&mut self, what: &str, fact: &'f Result<T, String>) -> Option<&'f T> {
-        fact.as_ref()
-            .map_err(|why| self.causes.push(Cause::unknown(what, why)))
+    fn known<'f, T>(&mut self, what: &str, fact: &'f Fact<T>) -> Option<&'f T> {
+        let known = fact.as_ref();
+        known
+            .map_err(|why| self.causes.push(Cause::unknown(what, &why.to_string())))
             .ok()
     }
 
@@ -267,12 +270,8 @@ impl Diagnosis<'_> {
                 0 => String::new(),
                 more => format!(" ({more} further users were not read)"),
             };
-            let pod_of = |pid| {
-                facts
-                    .pods
-                    .get(&pid)
-                    .map_or_else(String::new, |pod| format!(" of pod {pod}"))
-            };
+            let of_pod = |pod: &String| format!(" of pod {pod}");
+            let pod_of = |pid| facts.pods.get(&pid).map(of_pod).unwrap_or_default();
             let users = holders.processes.iter();
             let users = some_of(users.map(|it| format!("process {} {:?}{}", it.pid, it.command, pod_of(it.pid))));
             let is_of_pod = holders.processes.iter().any(|it| facts.pods.contains_key(&it.pid));
@@ -333,14 +332,9 @@ impl Diagnosis<'_> {
                 }
                 (false, _) => ": only the driver can unpublish its volumes and unprepare its claims".to_owned(),
             };
+            let (severity, step) = (self.after_stop(), Some(step));
             let remedy = format!("start the driver's pod on this node again{or}");
-            self.add(
-                self.after_stop(),
-                CauseKind::DriverMissing,
-                Some(step),
-                message,
-                &remedy,
-            );
+            self.add(severity, CauseKind::DriverMissing, step, message, &remedy);
         }
     }
 
@@ -368,10 +362,9 @@ impl Diagnosis<'_> {
             self.add_transient(Severity::Waiting, CauseKind::CgroupsLeft, Step::Cgroup, message);
         }
         if has_stopped && !is_terminal {
-            let severity = if is_node_clean {
-                Severity::Waiting
-            } else {
-                Severity::Later
+            let severity = match is_node_clean {
+                true => Severity::Waiting,
+                false => Severity::Later,
             };
             let phase = facts.view.object.status().and_then(|status| status.phase.as_deref());
             let phase = phase.unwrap_or("not set");

@@ -33,29 +33,22 @@ type Driver = (Kind, String);
 /// UIDs of pods with volumes or claims of the drivers in this pod; `None` if it has none.
 pub async fn users_of(context: &Context, view: &PodView) -> Result<Option<Users>, Vec<Failure>> {
     let root = &context.node.storage.root;
-    if !view
-        .host_paths
-        .iter()
-        .any(|path| may_hold_sockets(root, Path::new(&**path)))
-    {
+    if !host_paths(view).any(|path| may_hold_sockets(root, path)) {
         return Ok(None);
     }
     let failure = |why: &dyn Reasoned| vec![Failure::new(Step::Term, "", why)];
     let registry = Registry::read(&root.path().join(DIRECTORY), &context.node.effects).await;
     let registry = registry.map_err(|fault| failure(&fault))?;
     let own = registry.registered.iter().filter(|driver| is_in(root, view, driver));
-    let own: Vec<Driver> = own
-        .filter_map(|driver| Some((driver.kind?, driver.name.clone())))
-        .collect();
+    let own = own.filter_map(|driver| Some((driver.kind?, driver.name.clone())));
+    let own: Vec<Driver> = own.collect();
     if own.is_empty() {
         // A driver that does not answer in time may be in this pod.
         if let Some(error) = registry.unresponsive.iter().find(|error| !error.is_unreachable()) {
             return Err(failure(error));
         }
-        return match registry.faults.first() {
-            Some(fault) => Err(failure(fault)),
-            None => Ok(None),
-        };
+        let fault = registry.faults.first();
+        return fault.map_or(Ok(None), |fault| Err(failure(fault)));
     }
     let (storage, uid) = (Arc::clone(&context.node.storage), view.pod.uid.to_string());
     let read = move || users(&storage, &uid, &own);
@@ -91,19 +84,21 @@ impl Users {
 /// Whether the pod shares a directory of this driver's sockets with the host, as far as its name shows. It need not be registered.
 #[cfg(feature = "agent")]
 pub fn seems_to_be(root: &KubeletRoot, view: &PodView, driver: &str) -> bool {
-    view.host_paths.iter().any(|path| {
-        let path = Path::new(&**path);
-        may_hold_sockets(root, path) && path.components().any(|part| part.as_os_str() == driver)
-    })
+    let is_named = |path: &Path| path.components().any(|part| part.as_os_str() == driver);
+    host_paths(view).any(|path| may_hold_sockets(root, path) && is_named(path))
+}
+
+/// The paths that the pod shares with the host.
+fn host_paths(view: &PodView) -> impl Iterator<Item = &Path> {
+    view.host_paths.iter().map(|path| Path::new(&**path))
 }
 
 /// Whether the driver's socket is in a directory that the pod shares with the host. If that is outside of the kubelet's
 /// directories, the pod must also share the driver's registration socket.
 fn is_in(root: &KubeletRoot, view: &PodView, driver: &Registered) -> bool {
-    let paths = || view.host_paths.iter().map(|path| Path::new(&**path));
-    let registers = || paths().any(|path| may_hold_sockets(root, path) && lies_in(root, &driver.socket, path));
+    let registers = || host_paths(view).any(|path| may_hold_sockets(root, path) && lies_in(root, &driver.socket, path));
     let is_narrow = |path: &Path| !lies_in(root, root.path(), path);
-    paths().any(|path| {
+    host_paths(view).any(|path| {
         let may_hold = may_hold_sockets(root, path) || is_narrow(path) && registers();
         may_hold && lies_in(root, &driver.endpoint, path)
     })

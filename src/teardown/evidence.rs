@@ -37,9 +37,9 @@ pub fn check_agreement(
             sandbox.config_source.as_deref().unwrap_or_default(),
             view.pod
         );
-        let failure = Failure::new(Step::Sandbox, &sandbox.id, why);
-        let reason = STATIC_POD.into();
-        return Err(vec![Failure { reason, ..failure }]);
+        return Err(Failure::new(Step::Sandbox, &sandbox.id, why)
+            .with_reason(STATIC_POD)
+            .into());
     }
     let runs = runs(context, &view.pod.uid, runtime_pod);
     let cgroups = locate::cgroups(context, view)?;
@@ -138,10 +138,7 @@ pub fn processes(context: &Context, view: &PodView, runtime_pod: &RuntimePod) ->
 pub(super) fn still_running(stopped: &RuntimePod, step: Step) -> impl Iterator<Item = Failure> {
     stopped.possibly_running().map(move |container| {
         let why = format!("still {:?} after its stop", container.state);
-        Failure {
-            reason: RUNNING.into(),
-            ..Failure::new(step, &container.name, why)
-        }
+        Failure::new(step, &container.name, why).with_reason(RUNNING)
     })
 }
 

@@ -26,14 +26,8 @@ pub async fn report_if_late<T>(
     if let Ok(answer) = timeout(LATE, &mut call).await {
         return answer;
     }
-    let failure = Failure {
-        reason: TIMEOUT.into(),
-        ..Failure::new(
-            step,
-            what,
-            format!("{call_name}: no answer after {LATE:?}; the agent still waits"),
-        )
-    };
+    let why = format!("{call_name}: no answer after {LATE:?}; the agent still waits");
+    let failure = Failure::new(step, what, why).with_reason(TIMEOUT);
     tracing::warn!(step = %step, what, cause = failure.cause, "Call is late; the agent still waits");
     let failure = Obstacle::from(&failure);
     recorder.add_failure(failure.clone());

@@ -81,9 +81,8 @@ impl Limits {
 
 impl Limit {
     fn new(slots: usize, max_wait: Duration, max_hold: Duration) -> Self {
-        let slots = Arc::new(Semaphore::new(slots));
         Self {
-            slots,
+            slots: Arc::new(Semaphore::new(slots)),
             max_wait,
             max_hold,
         }

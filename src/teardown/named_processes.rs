@@ -100,10 +100,7 @@ impl NamedPids {
     pub fn read(self, proc: &Path, started_by: impl Fn(&str) -> Duration) -> NamedProcesses {
         let Self { pids, owner, sandboxes } = self;
         let shims = shims(proc, &owner.ids);
-        let named_pids: Vec<i32> = pids
-            .iter()
-            .filter_map(|it| it.pid.as_ref().ok().copied().flatten())
-            .collect();
+        let named_pids: Vec<i32> = pids.iter().filter_map(|it| *it.pid.as_ref().ok()?).collect();
         let other_shim = shims.iter().flatten().find(|shim| !shim.is_of_processes());
         let runs = |what: &str, found: Process| match (&shims, other_shim) {
             (Err(error), _) => (unreadable(what, found.pid, error), None),

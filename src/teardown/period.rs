@@ -1,10 +1,7 @@
 //! The running grace period of one pod. It begins with the first effect: a busy node or an unreachable runtime does not use it
 //! up. Once begun it only gets shorter.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tokio::{
     sync::watch,
@@ -18,13 +15,11 @@ pub const AFTER_KILL: Duration = MIN_STOP.saturating_add(Duration::from_secs(1))
 
 /// A pod's grace period.
 #[derive(Debug)]
-pub struct Period {
-    state: Mutex<RunningPeriod>,
-    deadline: watch::Sender<Instant>,
-}
+pub struct Period(watch::Sender<RunningPeriod>);
 
+/// The state of a grace period.
 #[derive(Debug)]
-struct RunningPeriod {
+pub struct RunningPeriod {
     grace: Duration,
     began: Instant,
     /// Time used before this run of the agent.
@@ -37,88 +32,79 @@ struct RunningPeriod {
 impl Period {
     /// `used_before`: what has passed of it, if it began in an earlier run of the agent.
     pub fn new(grace: Duration, used_before: Option<Duration>) -> Self {
-        let state = RunningPeriod {
+        Self(watch::Sender::new(RunningPeriod {
             grace,
             began: Instant::now(),
             used_before: used_before.unwrap_or_default(),
             has_begun: used_before.is_some(),
-        };
-        Self {
-            deadline: watch::Sender::new(state.deadline()),
-            state: Mutex::new(state),
-        }
+        }))
     }
 
     /// Length.
     pub fn grace(&self) -> Duration {
-        self.lock().grace
+        self.0.borrow().grace
     }
 
-    /// The deadline. Before the period begins: the deadline if it began now.
+    /// See [`RunningPeriod::deadline`].
     pub fn deadline(&self) -> Instant {
-        *self.deadline.borrow()
+        self.0.borrow().deadline()
     }
 
     /// The deadline, if it has begun.
     pub fn end(&self) -> Option<Instant> {
-        let state = self.lock();
+        let state = self.0.borrow();
         state.has_begun.then(|| state.deadline())
     }
 
     /// Notifies of changes of the deadline.
-    pub fn subscribe(&self) -> watch::Receiver<Instant> {
-        self.deadline.subscribe()
+    pub fn subscribe(&self) -> watch::Receiver<RunningPeriod> {
+        self.0.subscribe()
     }
 
     /// Whether it has begun.
     pub fn has_begun(&self) -> bool {
-        self.lock().has_begun
+        self.0.borrow().has_begun
     }
 
     /// Begins the period. `true` the first time.
     pub fn begin(&self) -> bool {
-        let mut state = self.lock();
-        let first = !state.has_begun;
-        if first {
-            (state.has_begun, state.began) = (true, Instant::now());
-            self.deadline.send_replace(state.deadline());
-        }
-        first
+        self.0.send_if_modified(|state| {
+            let first = !state.has_begun;
+            if first {
+                (state.has_begun, state.began) = (true, Instant::now());
+            }
+            first
+        })
     }
 
     /// Shortens the period at once. `false` if it is not longer than `grace`.
     pub fn shorten(&self, grace: Duration) -> bool {
-        let mut state = self.lock();
-        let shorter = grace < state.grace;
-        if shorter {
-            state.grace = grace;
-            self.deadline.send_replace(state.deadline());
-        }
-        shorter
-    }
-
-    fn lock(&self) -> MutexGuard<'_, RunningPeriod> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.send_if_modified(|state| {
+            let shorter = grace < state.grace;
+            state.grace = grace.min(state.grace);
+            shorter
+        })
     }
 }
 
 // === impl RunningPeriod ===
 
 impl RunningPeriod {
-    fn deadline(&self) -> Instant {
+    /// The deadline. Before the period begins: the deadline if it began now.
+    pub fn deadline(&self) -> Instant {
         self.began + self.grace.saturating_sub(self.used_before)
     }
 }
 
 /// Returns when the deadline has passed, even if it changes meanwhile.
-pub async fn wait_for_deadline(mut deadline: watch::Receiver<Instant>) {
+pub async fn wait_for_deadline(mut period: watch::Receiver<RunningPeriod>) {
     loop {
-        let at = *deadline.borrow_and_update();
+        let at = period.borrow_and_update().deadline();
         tokio::select! {
             // It only becomes earlier: a passed deadline stays passed.
             biased;
             () = sleep_until(at) => return,
-            changed = deadline.changed() => if changed.is_err() {
+            changed = period.changed() => if changed.is_err() {
                 sleep_until(at).await;
                 return;
             },

@@ -52,7 +52,7 @@ pub fn generate(input: &StatusInput<'_>) -> PodStatus {
     // Conditions follow the decided phase, even while the phase itself is held back: an evicted pod leaves its endpoints before
     // its containers are stopped. If a pod fails only because exit codes are unknown, conditions keep their messages, as with the
     // kubelet.
-    let conditions = conditions::build(input, spec, &api, &lists, &decided, initialized);
+    let conditions = conditions::build(input, spec, &api, &lists, (&decided, initialized));
     // A terminal phase waits while a process may run: the pod's exclusive resources are not free (`mergePodStatus`).
     if input.stage == StatusStage::Terminating && has_terminal_phase(&decision) {
         decision = phase::of_status(&api);

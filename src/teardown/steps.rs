@@ -154,10 +154,8 @@ pub(super) async fn plan(
         tokio::join!(join_all(steps), dependents::plan(&facts), facts.disagreement());
     blocked.extend(disagreement);
     let view = &facts.reads.view;
-    let steps = steps
-        .into_iter()
-        .flatten()
-        .filter(|(_, actions)| !view.mirror && !actions.is_empty());
+    let steps = steps.into_iter().flatten();
+    let steps = steps.filter(|(_, actions)| !view.mirror && !actions.is_empty());
     let steps: Vec<_> = steps.map(|(step, actions)| PlannedStep { step, actions }).collect();
     let object_unread = object_unread.map(|why| format!("its object in the API server: {why}"));
     let mut unknown: Vec<String> = object_unread.into_iter().collect();

@@ -14,7 +14,10 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 
 use super::status::Messages;
-use crate::node::cri::types::{Container, ContainerState};
+use crate::{
+    node::cri::types::{Container, ContainerState},
+    unknown::Unknown,
+};
 
 /// Bytes read from the end of the termination message file (`MaxContainerTerminationMessageLength`).
 const FILE_LIMIT: u64 = 4096;
@@ -32,14 +35,11 @@ const CANNOT_RUN: &str = "ContainerCannotRun";
 ///
 /// # Errors
 /// If a source exists and cannot be read, or is a directory, a device, a socket or a pipe.
-pub fn read(container: &Container) -> Result<String, String> {
+pub fn read(container: &Container) -> Result<String, Unknown> {
     let path = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     let log_counts = container.message_falls_back_to_log && container.exit_code != 0 && container.reason != CANNOT_RUN;
     let file = container.termination_message_file.as_deref().and_then(path);
-    let file = file
-        .map(|file| tail(&file, FILE_LIMIT))
-        .transpose()?
-        .unwrap_or_default();
+    let file = file.map(|it| tail(&it, FILE_LIMIT)).transpose()?.unwrap_or_default();
     match path(&container.log_path) {
         Some(log) if log_counts && file.bytes.is_empty() => Ok(end_of_log(&tail(&log, LOG_WINDOW)?)),
         Some(_) | None => Ok(file.text()),
@@ -48,13 +48,11 @@ pub fn read(container: &Container) -> Result<String, String> {
 
 /// The messages of all exited containers. If one cannot be read, its message says so, like the kubelet's. The errors are also
 /// returned, for the log.
-pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Messages, Vec<String>) {
+pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Messages, Vec<Unknown>) {
     let mut messages = Messages::default();
     let mut errors = Vec::new();
-    for container in containers
-        .into_iter()
-        .filter(|container| container.state == ContainerState::Exited)
-    {
+    let containers = containers.into_iter();
+    for container in containers.filter(|it| it.state == ContainerState::Exited) {
         let text = read(container).unwrap_or_else(|error| {
             let text = format!("Termination message lost: {error}");
             errors.push(error);
@@ -93,10 +91,10 @@ impl Tail {
 }
 
 /// At most `limit` bytes from the end of a regular file; empty if it does not exist.
-fn tail(path: &Path, limit: u64) -> Result<Tail, String> {
+fn tail(path: &Path, limit: u64) -> Result<Tail, Unknown> {
     let path_text = path.display();
-    let not_a_file = || format!("{path_text} is not a regular file");
-    let failed = |error: io::Error| format!("cannot read {path_text}: {error}");
+    let not_a_file = || Err(Unknown::new(format_args!("{path_text} is not a regular file")));
+    let failed = |error: io::Error| Unknown::new(format_args!("cannot read {path_text}: {error}"));
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     let mut file = match File::options().read(true).custom_flags(flags.bits()).open(path) {
         Ok(file) => file,
@@ -105,13 +103,13 @@ fn tail(path: &Path, limit: u64) -> Result<Tail, String> {
         }
         // Errors of open(2) for a link with O_NOFOLLOW, and for a socket or a device without a driver.
         Err(error) if matches!(error.raw_os_error(), Some(nix::libc::ELOOP | nix::libc::ENXIO)) => {
-            return Err(not_a_file());
+            return not_a_file();
         }
         Err(error) => return Err(failed(error)),
     };
     let metadata = file.metadata().map_err(failed)?;
     if !metadata.is_file() {
-        return Err(not_a_file());
+        return not_a_file();
     }
     let start = metadata.len().saturating_sub(limit);
     file.seek(SeekFrom::Start(start)).map_err(failed)?;

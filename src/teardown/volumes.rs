@@ -36,22 +36,16 @@ pub use storage::Approved;
 use storage::Storage;
 use volume::{Shape, Volume};
 
-/// Tears down the pod's volumes and checks that they are removed. It may be repeated.
+/// Tears down the pod's volumes and checks that they are removed. The approved volumes count as unpublished without their drivers.
+/// It may be repeated.
 ///
 /// # Errors
 /// All failures. Volumes of unsupported kinds stay unchanged and are failures.
-pub async fn tear_down_volumes(pod: &PodDir, storage: &Arc<Storage>) -> Result<(), Vec<Fault>> {
-    tear_down_approved(pod, storage, Approved::default()).await
-}
-
-/// As [`tear_down_volumes`]. The approved volumes count as unpublished without their drivers.
-pub async fn tear_down_approved(pod: &PodDir, storage: &Arc<Storage>, approved: Approved) -> Result<(), Vec<Fault>> {
-    let done = tear_down_all(pod, storage, &approved).await;
+pub async fn tear_down_volumes(pod: &PodDir, storage: &Arc<Storage>, approved: &Approved) -> Result<(), Vec<Fault>> {
+    let done = tear_down_all(pod, storage, approved).await;
     let Err(mut faults) = done else { return done };
     if faults.iter().any(|fault| fault.cause == Cause::StillMounted)
-        && let Ok(table) = storage
-            .read_blocking(pod.path(), |storage| storage.all_mounts.read())
-            .await
+        && let Ok(table) = storage.table().await
     {
         for fault in faults.iter_mut().filter(|fault| fault.cause == Cause::StillMounted) {
             if let Some(cover) = table.cover_of(&fault.path) {
@@ -142,9 +136,8 @@ fn remove(mut work: Work<'_>, pod: &PodDir, found: PodVolumes, table: &MountTabl
     work.remove_if_empty(work.dir, names::SUBPATHS.as_ref());
 
     let PodVolumes { shared, kept, .. } = found;
-    let (ready, busy): (Vec<_>, Vec<_>) = shared
-        .into_iter()
-        .partition(|(_, it)| it.subpaths.as_ref().is_none_or(|subpaths| !busy(&[subpaths])));
+    let is_ready = |it: &Volume| it.subpaths.as_ref().is_none_or(|subpaths| !busy(&[subpaths]));
+    let (ready, busy): (Vec<_>, Vec<_>) = shared.into_iter().partition(|(_, it)| is_ready(it));
     let explained = work.faults.iter().map(|fault| &fault.path).chain(&kept);
     let explained = explained.chain(ready.iter().chain(&busy).map(|(_, it)| &it.path));
     let explained: Vec<&Path> = explained.map(PathBuf::as_path).collect();
@@ -174,16 +167,11 @@ fn find_leftovers(
     effects: &Effects,
 ) -> Result<Vec<Fault>, Fault> {
     let explained = |path: &Path| explained.iter().any(|it| it.starts_with(path) || path.starts_with(it));
-    let on_disk = pod
-        .leftovers_on_disk()?
-        .into_iter()
-        .map(|path| Fault::new("remove", path, Cause::StillThere));
+    let on_disk = pod.leftovers_on_disk()?.into_iter();
+    let on_disk = on_disk.map(|path| Fault::new("remove", path, Cause::StillThere));
     let hanging = hanging(effects, |path| path.starts_with(pod.path()));
-    let here = on_disk
-        .chain(mounted_below(pod, table))
-        .chain(hanging)
-        .filter(|fault| !explained(&fault.path));
-    Ok(here.collect())
+    let here = on_disk.chain(mounted_below(pod, table)).chain(hanging);
+    Ok(here.filter(|fault| !explained(&fault.path)).collect())
 }
 
 fn mounted_below(pod: &PodDir, table: &MountTable) -> impl Iterator<Item = Fault> {

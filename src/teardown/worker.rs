@@ -74,9 +74,7 @@ pub(super) async fn run(mut worker: Worker) -> WorkerResult {
         let end = steps::attempt(&worker, &update, stopped_first.take()).await;
         // A handover does not wait for this pause; it reports pods that are not at a safe point.
         let is_in_progress = worker.context.journal.is_in_progress(&update.view.pod.uid);
-        in_progress = Some(permit)
-            .filter(|_| is_in_progress)
-            .inspect(WorkInProgress::set_failed);
+        in_progress = is_in_progress.then_some(permit).inspect(WorkInProgress::set_failed);
         let mut pause = pauses.next().unwrap_or(LONGEST_PAUSE);
         let failures = match end {
             Ok(()) => return worker.end(Stage::Finished, WorkerResult::Finished),
@@ -97,10 +95,8 @@ pub(super) async fn run(mut worker: Worker) -> WorkerResult {
                 failures
             }
         };
-        match worker
-            .wait_for_retry(&update, &failures, in_progress.as_ref(), pause)
-            .await
-        {
+        let retry = worker.wait_for_retry(&update, &failures, in_progress.as_ref(), pause);
+        match retry.await {
             WakeReason::Stopping => return WorkerResult::Stopping,
             WakeReason::Changed => pauses = backoff.build(),
             WakeReason::RetryDue => {}
@@ -132,9 +128,9 @@ impl Worker {
         in_progress: Option<&WorkInProgress>,
         pause: Duration,
     ) -> WakeReason {
-        let mut deadline = self.period.subscribe();
-        let over = wait_for_deadline(deadline.clone());
-        let waits = *deadline.borrow() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
+        let mut period = self.period.subscribe();
+        let over = wait_for_deadline(period.clone());
+        let waits = self.period.deadline() > Instant::now() && failures.iter().any(Failure::is_stop_failure);
         let (effects, stopping) = (self.context.node.effects.clone(), self.context.stopping.clone());
         let requested = OptionFuture::from(in_progress.map(|attempt| attempt.wait_for_retry_request()));
         tokio::select! {
@@ -142,7 +138,7 @@ impl Worker {
             () = stopping.cancelled() => WakeReason::Stopping,
             () = self.wait_for_important_change(update) => WakeReason::Changed,
             // A user who shortens the grace period does not want to wait.
-            Ok(()) = deadline.changed() => WakeReason::Changed,
+            Ok(()) = period.changed() => WakeReason::Changed,
             // After the grace period, sidecars no longer wait for main containers.
             () = over, if waits => WakeReason::RetryDue,
             Some(()) = requested => WakeReason::Changed,

@@ -22,6 +22,7 @@ use crate::{
         pod_dir::PodDir,
     },
     teardown::{context::Context, volumes::mapped_pods},
+    unknown::Unknown,
 };
 
 /// Longest read of the disk: what the runtime shows must not wait for a file system that hangs.
@@ -61,7 +62,7 @@ pub struct RuntimePodSummary {
 ///
 /// # Errors
 /// If the runtime does not answer.
-pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, Option<String>), GrpcError> {
+pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, Option<Unknown>), GrpcError> {
     let sandboxes = context.node.cri.list_sandboxes().await?;
     let (root, logs_dir) = (context.node.storage.root.clone(), context.node.pod_logs_dir.clone());
     let storage = Arc::clone(&context.node.storage);
@@ -93,9 +94,9 @@ pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, 
         Ok(found)
     };
     let found = match timeout(DISK_TIMEOUT, context.node.reads.run_blocking(on_disk)).await {
-        Ok(Ok(found)) => found.map_err(|fault| fault.to_string()),
-        Ok(Err(why)) => Err(why.to_string()),
-        Err(_) => Err(format!("it takes longer than {DISK_TIMEOUT:?}")),
+        Ok(Ok(found)) => found.map_err(Unknown::new),
+        Ok(Err(why)) => Err(Unknown::new(why)),
+        Err(_) => Err(format!("it takes longer than {DISK_TIMEOUT:?}").into()),
     };
     let (mut found, unread) = found.map_or_else(|why| (BTreeMap::new(), Some(why)), |found| (found, None));
     for (uid, runtime_pod) in runtime_pods(sandboxes) {
@@ -107,32 +108,25 @@ pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, 
 /// The pods of these sandboxes. Sandboxes without the metadata of a pod are left out.
 pub fn runtime_pods(sandboxes: Vec<PodSandbox>) -> BTreeMap<PodUid, RuntimePodSummary> {
     let mut pods = BTreeMap::<PodUid, RuntimePodSummary>::new();
-    for sandbox in sandboxes {
-        let PodSandbox {
-            pod_uid,
-            namespace,
-            name,
-            sandbox,
-        } = sandbox;
-        if [&pod_uid, &namespace, &name].into_iter().any(String::is_empty) {
+    for it in sandboxes {
+        if [&it.pod_uid, &it.namespace, &it.name].into_iter().any(String::is_empty) {
             continue;
         }
-        let runtime_pod = pods
-            .entry(pod_uid.as_str().into())
-            .or_insert_with_key(|uid| RuntimePodSummary {
-                pod: PodRef {
-                    uid: uid.clone(),
-                    namespace: namespace.into(),
-                    name: name.into(),
-                },
-                from_api: true,
-                is_static: false,
-                has_ready_sandbox: false,
-            });
+        let runtime_pod = pods.entry(it.pod_uid.as_str().into());
+        let runtime_pod = runtime_pod.or_insert_with_key(|uid| RuntimePodSummary {
+            pod: PodRef {
+                uid: uid.clone(),
+                namespace: it.namespace.into(),
+                name: it.name.into(),
+            },
+            from_api: true,
+            is_static: false,
+            has_ready_sandbox: false,
+        });
         // Sandboxes of one pod with different config sources prove nothing.
-        runtime_pod.from_api &= sandbox.is_from_api();
-        runtime_pod.is_static |= sandbox.is_from_elsewhere();
-        runtime_pod.has_ready_sandbox |= sandbox.is_ready;
+        runtime_pod.from_api &= it.sandbox.is_from_api();
+        runtime_pod.is_static |= it.sandbox.is_from_elsewhere();
+        runtime_pod.has_ready_sandbox |= it.sandbox.is_ready;
     }
     pods
 }
@@ -142,12 +136,12 @@ pub fn runtime_pods(sandboxes: Vec<PodSandbox>) -> BTreeMap<PodUid, RuntimePodSu
 ///
 /// # Errors
 /// If any of these cannot be read.
-pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, String> {
-    let (found, unread) = scan(context).await.map_err(|error| error.to_string())?;
+pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, Unknown> {
+    let (found, unread) = scan(context).await.map_err(Unknown::new)?;
     if let Some(why) = unread {
         return Err(why);
     }
-    let in_runtime = context.node.cri.all_brief().await.map_err(|error| error.to_string())?;
+    let in_runtime = context.node.cri.all_brief().await.map_err(Unknown::new)?;
     let (root, storage) = (context.node.storage.root.clone(), Arc::clone(&context.node.storage));
     let on_disk = move || -> Result<HashSet<PodUid>, Fault> {
         // A mount may exist without a visible directory.
@@ -166,9 +160,7 @@ pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, 
         Ok(names)
     };
     let on_disk = context.node.reads.run_blocking(on_disk).await;
-    let mut names = on_disk
-        .map_err(|error| error.to_string())?
-        .map_err(|fault| fault.to_string())?;
+    let mut names = on_disk.map_err(Unknown::new)?.map_err(Unknown::new)?;
     names.extend(found.into_keys());
     names.extend(in_runtime.keys().map(|uid| uid.as_str().into()));
     Ok(names)

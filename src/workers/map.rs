@@ -32,6 +32,7 @@ use crate::{
     teardown::{attempt::PodUpdate, begin::Termination, context::Context, grace, worker::WorkerResult},
     trace_context::{self, TraceContext},
     trace_recorder::TraceRecorder,
+    unknown::Unknown,
 };
 
 mod idle;
@@ -91,7 +92,7 @@ pub struct PodWorkers {
     /// By UID. The order makes runs reproducible.
     pods: BTreeMap<PodUid, PodState>,
     /// The check of the node in progress: the UIDs of everything on it, or why it cannot be checked.
-    check: JoinSet<Result<HashSet<PodUid>, String>>,
+    check: JoinSet<Result<HashSet<PodUid>, Unknown>>,
     /// What was recorded during stops that were canceled since, and stays true: an exited container never runs again, and a process of
     /// the pod stays one.
     canceled: HashMap<PodUid, (Exits, Vec<KnownProcess>)>,
@@ -113,8 +114,7 @@ impl PodWorkers {
         guard: Guard,
         counters: Arc<Counters>,
         exporter: Option<TraceExporter>,
-        changes: mpsc::Receiver<Arc<PodView>>,
-        requests: mpsc::Receiver<Request>,
+        (changes, requests): (mpsc::Receiver<Arc<PodView>>, mpsc::Receiver<Request>),
     ) -> Self {
         Self {
             context,
@@ -165,10 +165,8 @@ impl PodWorkers {
             }
         };
         if timeout(drain_timeout, drain).await.is_err() {
-            tracing::warn!(
-                pods = self.workers.len(),
-                "Terminating pods are left for the next start"
-            );
+            let pods = self.workers.len();
+            tracing::warn!(pods, "Terminating pods are left for the next start");
         }
         for pod in self.terminating_pods().filter(|pod| pod.state == WorkerState::Working) {
             self.export(&pod.termination.recorder, Outcome::Unfinished);
@@ -360,9 +358,8 @@ impl PodWorkers {
         tracing::warn!(pod.uid = %uid, pod.namespace = %namespace, pod.name = %name, why = why.as_str(), "Stop request is canceled");
         self.counters.count(|counts| counts.stop_requests_canceled += 1);
         if !update.terminates_by_api() {
-            self.context
-                .events
-                .event(&update.view, None, Reason::StopRequestCanceled, &why);
+            let events = &self.context.events;
+            events.event(&update.view, None, Reason::StopRequestCanceled, &why);
         }
         recorder.change(|trace| trace.canceled_because = Some(why));
         self.export(&recorder, Outcome::Canceled);
@@ -411,10 +408,9 @@ impl PodState {
 /// Why the stop request of a pod is canceled. `reached` is its stage.
 fn canceled(record: &TraceRecorder, reached: Option<Stage>) -> String {
     let spans = record.trace().spans;
-    let volumes = if reached >= Some(Stage::Terminated) || spans.iter().any(|span| span.step == Step::Volumes) {
-        "; its emptyDir volumes may have been removed"
-    } else {
-        ""
+    let volumes = match reached >= Some(Stage::Terminated) || spans.iter().any(|span| span.step == Step::Volumes) {
+        true => "; its emptyDir volumes may have been removed",
+        false => "",
     };
     format!(
         "a kubelet came before the pod had terminated, or may have, and restarts it{volumes}: delete it with kubectl"

@@ -14,7 +14,7 @@ use std::{
 use pod_teardown::{
     model::blocked::Blocked,
     node::{effects::Effects, pod_dir::PodDir},
-    teardown::volumes::{storage::Storage, tear_down_volumes},
+    teardown::volumes::storage::Storage,
 };
 use testbed::drivers::{
     Behavior, CsiDriver,
@@ -23,7 +23,7 @@ use testbed::drivers::{
 
 use crate::{
     node::{DRIVER, IN_USE, Known, PV, on_node},
-    space::{Space, UID, assert_precious, bind, write},
+    space::{Space, UID, assert_precious, bind, tear_down_volumes, write},
 };
 
 fn other_pod(space: &Space) -> PodDir {

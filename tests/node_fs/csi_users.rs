@@ -12,7 +12,7 @@ use std::{
 use nix::mount::umount;
 use pod_teardown::{
     node::{fault::Cause, pod_dir::PodDir},
-    teardown::volumes::{mapped_pods, tear_down_volumes},
+    teardown::volumes::mapped_pods,
 };
 use testbed::{
     command::Killed,
@@ -29,7 +29,7 @@ use crate::{
     csi::{disk, nothing_of_the_device},
     images::run,
     node::{IN_USE, Known, Node, PV, another_volume, on_node},
-    space::{UID, assert_precious, bind, tmpfs, write},
+    space::{UID, assert_precious, bind, tear_down_volumes, tmpfs, write},
 };
 
 /// Another PersistentVolume with the same handle.

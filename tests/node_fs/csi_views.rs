@@ -11,7 +11,7 @@ use std::{
 use nix::mount::{MntFlags, umount, umount2};
 use pod_teardown::{
     node::{effects::Effects, kubelet_root::KubeletRoot, pod_dir::PodDir},
-    teardown::volumes::{storage::Storage, tear_down_volumes},
+    teardown::volumes::storage::Storage,
 };
 use testbed::{
     command::Killed,
@@ -28,7 +28,7 @@ use crate::{
     csi_users::{mounted_on, nothing_is_mounted, on_device, stays_in_use_while, unshared},
     images::run,
     node::{IN_USE, Known, Node, PV, another_volume, on_node},
-    space::{UID, bind, tmpfs},
+    space::{UID, bind, tear_down_volumes, tmpfs},
 };
 
 /// A pod's process that has an own file system at a path that its owner chose, like a mounted emptyDir of the node's disk, in one in

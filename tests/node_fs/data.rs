@@ -6,16 +6,13 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pod_teardown::{
-    node::{effects::Effects, fault::Cause},
-    teardown::volumes::tear_down_volumes,
-};
+use pod_teardown::node::{effects::Effects, fault::Cause};
 
 use testbed::drivers::csi_volumes::LoopDevice;
 
 use crate::{
     images::run,
-    space::{Space, UID, assert_precious, bind, block_on, in_own_namespace, tmpfs, write},
+    space::{Space, UID, assert_precious, bind, block_on, in_own_namespace, tear_down_volumes, tmpfs, write},
     volumes::{assert_removed, tear_down, tear_down_cleanly},
 };
 

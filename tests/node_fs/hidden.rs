@@ -14,11 +14,11 @@ use pod_teardown::{
         mounts::Mounts,
     },
     teardown::{
+        boundary::NoApi,
         on_disk::remove_pod_dir,
         volumes::{
             may_hold_attached,
-            storage::{NoCluster, Storage, VolumeLocks},
-            tear_down_volumes,
+            storage::{Storage, VolumeLocks},
         },
     },
 };
@@ -28,7 +28,9 @@ use crate::{
     csi::disk,
     images::run,
     node::{IN_USE, Known, PV, on_node},
-    space::{MOUNTINFO, Space, UID, assert_precious, bind, block_on, in_own_namespace, tmpfs, write},
+    space::{
+        MOUNTINFO, Space, UID, assert_precious, bind, block_on, in_own_namespace, tear_down_volumes, tmpfs, write,
+    },
 };
 
 /// A volume in memory with data.
@@ -49,7 +51,7 @@ fn tear_down(space: &Space, root: &KubeletRoot) -> Result<(), Vec<Fault>> {
         effects: Effects::ungated(),
         sys_block: "/sys/block".into(),
         proc: "/proc".into(),
-        cluster: Arc::new(NoCluster),
+        api: Arc::new(NoApi),
         locks: VolumeLocks::default(),
         journal: Journal::in_memory(),
     };

@@ -18,18 +18,15 @@ use nix::{
     mount::{MntFlags, MsFlags, mount, umount2},
     sys::socket::{ControlMessage, MsgFlags, sendmsg},
 };
-use pod_teardown::{
-    node::{
-        effects::{Effects, Outcome},
-        fault::Cause,
-        mounts::unmount,
-    },
-    teardown::volumes::tear_down_volumes,
+use pod_teardown::node::{
+    effects::{Effects, Outcome},
+    fault::Cause,
+    mounts::unmount,
 };
 
 use crate::{
     crowd::no_forks,
-    space::{Space, assert_precious, bind, block_on, in_own_namespace, propagate, tmpfs, write},
+    space::{Space, assert_precious, bind, block_on, in_own_namespace, propagate, tear_down_volumes, tmpfs, write},
 };
 
 #[test]

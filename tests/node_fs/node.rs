@@ -8,9 +8,9 @@ use std::{
 use futures::future::{BoxFuture, FutureExt as _};
 use pod_teardown::{
     node::{effects::Effects, fault::Fault},
-    teardown::volumes::{
-        storage::{Cluster, Storage},
-        tear_down_volumes, unstage_unused_volumes,
+    teardown::{
+        boundary::{ApiFailure, PodApi},
+        volumes::{storage::Storage, unstage_unused_volumes},
     },
 };
 use testbed::drivers::{
@@ -18,7 +18,7 @@ use testbed::drivers::{
     csi_volumes::{Published, Pv, stage_and_publish, staging},
 };
 
-use crate::space::{Space, UID, block_on, in_own_namespace, soon, write};
+use crate::space::{Space, UID, block_on, in_own_namespace, soon, tear_down_volumes, write};
 
 pub const DRIVER: &str = "csi.example.com";
 pub const PV: Pv<'_> = Pv {
@@ -56,19 +56,17 @@ impl Known {
     }
 }
 
-impl Cluster for Known {
-    fn persistent_volume(&self, _name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>> {
-        let volume = self.volume.clone();
-        async move { Ok(volume) }.boxed()
+impl PodApi for Known {
+    fn persistent_volume<'a>(&'a self, _name: &'a str) -> BoxFuture<'a, Result<Option<(String, String)>, ApiFailure>> {
+        async { Ok(self.volume.clone()) }.boxed()
     }
 
-    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>> {
-        let in_use = self.has_in_use();
-        async move { Ok(in_use) }.boxed()
+    fn volumes_in_use(&self) -> BoxFuture<'_, Result<Vec<String>, ApiFailure>> {
+        async { Ok(self.has_in_use()) }.boxed()
     }
 
-    fn remove_in_use(&self, volume: String) -> BoxFuture<'static, Result<(), String>> {
-        self.in_use.lock().unwrap().retain(|it| *it != volume);
+    fn remove_volume_in_use<'a>(&'a self, volume: &'a str) -> BoxFuture<'a, Result<(), ApiFailure>> {
+        self.in_use.lock().unwrap().retain(|it| it != volume);
         async { Ok(()) }.boxed()
     }
 }

@@ -15,20 +15,17 @@ use nix::{
     sys::{stat::Mode, statfs::statfs},
     unistd::gettid,
 };
-use pod_teardown::{
-    node::{
-        effects::{Effects, Outcome},
-        fault::{Cause, Fault},
-        mounts::unmount,
-        unmounts::{ForceUnmount, Unmounting},
-    },
-    teardown::volumes::tear_down_volumes,
+use pod_teardown::node::{
+    effects::{Effects, Outcome},
+    fault::{Cause, Fault},
+    mounts::unmount,
+    unmounts::{ForceUnmount, Unmounting},
 };
 use tokio::time::Instant;
 
 use crate::{
     fuse::{Daemon, dead_on},
-    space::{block_on, in_own_namespace, soon, tmpfs, wait_until},
+    space::{block_on, in_own_namespace, soon, tear_down_volumes, tmpfs, wait_until},
 };
 
 const PATIENCE: Duration = Duration::from_secs(2);

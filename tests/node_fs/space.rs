@@ -15,8 +15,14 @@ use nix::{
 };
 use pod_teardown::{
     journal::Journal,
-    node::{effects::Effects, kubelet_root::KubeletRoot, mounts::Mounts, pod_dir::PodDir},
-    teardown::volumes::storage::{NoCluster, Storage, VolumeLocks},
+    node::{effects::Effects, fault::Fault, kubelet_root::KubeletRoot, mounts::Mounts, pod_dir::PodDir},
+    teardown::{
+        boundary::NoApi,
+        volumes::{
+            self, Approved,
+            storage::{Storage, VolumeLocks},
+        },
+    },
 };
 use tokio::time::Instant;
 
@@ -58,6 +64,11 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
         .build()
         .unwrap()
         .block_on(future)
+}
+
+/// Tears the pod's volumes down. No volume is approved to stay published.
+pub async fn tear_down_volumes(pod: &PodDir, storage: &Arc<Storage>) -> Result<(), Vec<Fault>> {
+    volumes::tear_down_volumes(pod, storage, &Approved::default()).await
 }
 
 /// Retries while it fails: a process that another test starts inherits open files for a moment.
@@ -157,7 +168,7 @@ impl Space {
             effects: effects.clone(),
             sys_block: "/sys/block".into(),
             proc: "/proc".into(),
-            cluster: Arc::new(NoCluster),
+            api: Arc::new(NoApi),
             locks: VolumeLocks::default(),
             journal: Journal::in_memory(),
         })

@@ -3,10 +3,7 @@
 use std::{fs, path::Path};
 
 use nix::mount::umount;
-use pod_teardown::{
-    node::{dirs::Dir, effects::Effects, fault::Cause},
-    teardown::volumes::tear_down_volumes,
-};
+use pod_teardown::node::{dirs::Dir, effects::Effects, fault::Cause};
 
 use crate::{
     crowd::no_forks,
@@ -14,7 +11,7 @@ use crate::{
     csi_users::{mounted_on, stays_in_use_while},
     images::{run, with_pods_on},
     node::{Known, another_volume, on_node},
-    space::{Space, assert_precious, bind, block_on, write},
+    space::{Space, assert_precious, bind, block_on, tear_down_volumes, write},
 };
 
 fn subvolume(path: &Path) {

@@ -8,10 +8,9 @@ use pod_teardown::{
         effects::Effects,
         fault::{Cause, Fault},
     },
-    teardown::volumes::tear_down_volumes,
 };
 
-use crate::space::{Space, UID, assert_precious, bind, block_on, in_own_namespace, tmpfs, write};
+use crate::space::{Space, UID, assert_precious, bind, block_on, in_own_namespace, tear_down_volumes, tmpfs, write};
 
 pub fn tear_down(space: &Space) -> Result<(), Vec<Fault>> {
     tear_down_with(space, &Effects::ungated())

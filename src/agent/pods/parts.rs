@@ -3,26 +3,29 @@
 use std::{path::Path, sync::Arc};
 
 use futures::FutureExt as _;
+use tokio::sync::{Mutex, mpsc};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::{LocalRuntime, PodAgent, send_events};
+use super::{LocalRuntime, PodAgent};
 use crate::{
     agent::{cluster::NodeCluster, node_condition::NodeConditionReporter},
     api::ApiClient,
-    events::Events,
+    events::{Events, SendEvent},
     handover::{cluster::proof, monitor::KubeletMonitor},
-    model::{problem::Problem, problems},
+    housekeeping::{Housekeeping, HousekeepingParts},
+    model::{pod::PodView, problem::Problem, problems},
     node::{
         cgroups::Cgroups, cri::Cri, host::PROC, kubelet_unit::on_this_node, mount_namespace, runtime, systemd::Systemd,
         threads::Threads,
     },
     tasks::{run_with_restarts, spawn},
     teardown::{
-        boundary::Terminating,
+        boundary::{PodApi, Terminating},
         context::{Context, LocalNode},
         limits::Limits,
         volumes::storage::Storage,
     },
+    watch::SnapshotHandle,
 };
 
 /// Concurrent reads of the node for all workers.
@@ -76,21 +79,46 @@ impl PodAgent {
     pub(super) fn start_reporter(&self, api: &ApiClient) -> (CancellationToken, AbortOnDropHandle<()>) {
         let api = api.clone().with_effects(self.shared.guard.node_effects());
         // Events about pods wait while the kubelet works; these do not.
-        let (events, sender) = Events::new(
-            send_events(api.clone()),
-            &self.node_name,
-            Arc::clone(&self.shared.counters),
-        );
-        let wall = &self.host.clock.wall;
+        let (events, sender) = self.events(api.clone());
         let reporter = NodeConditionReporter {
             api,
             guard: self.shared.guard.clone(),
-            events: events.with_clock(wall.clone()),
+            events,
             role: self.shared.role.clone(),
-            wall: wall.clone(),
+            wall: self.host.clock.wall.clone(),
         };
         let stop = CancellationToken::new();
         (stop.clone(), spawn(reporter.run(stop, sender)))
+    }
+
+    /// The recorder of events that `api` sends, and the task that sends them.
+    pub(super) fn events(&self, api: ApiClient) -> (Events, impl Future<Output = ()> + Send + use<>) {
+        let send: SendEvent = Arc::new(move |event| {
+            let api = api.clone();
+            async move { api.write_event(event).await }.boxed()
+        });
+        let (events, sender) = Events::new(send, &self.node_name, Arc::clone(&self.shared.counters));
+        (events.with_clock(self.host.clock.wall.clone()), sender)
+    }
+
+    /// Starts the search for leftovers, which are sent to `changes`.
+    pub(super) fn start_housekeeping(
+        &self,
+        context: Arc<Context>,
+        snapshots: SnapshotHandle,
+        changes: mpsc::WeakSender<Arc<PodView>>,
+    ) -> AbortOnDropHandle<()> {
+        let parts = HousekeepingParts {
+            context,
+            counters: Arc::clone(&self.shared.counters),
+            guard: self.shared.guard.clone(),
+            snapshots,
+            workers: self.shared.workers.clone(),
+            changes,
+            report: self.shared.leftovers.clone(),
+        };
+        let start = move || Housekeeping::new(parts.clone()).run();
+        spawn(run_with_restarts("housekeeping", start))
     }
 
     /// Starts to observe whether the kubelet works, if the node may have one.
@@ -119,27 +147,22 @@ impl PodAgent {
     /// What all workers share.
     pub(super) fn context(&self, api: ApiClient, runtime: LocalRuntime, events: Events) -> Context {
         let (host, settings, guard) = (&self.host, &self.settings, &self.shared.guard);
-        let cluster = NodeCluster {
+        let api: Arc<dyn PodApi> = Arc::new(NodeCluster {
             api,
             guard: guard.clone(),
-            update_lock: Arc::default(),
-        };
-        let storage = Storage::new(
-            host,
-            &settings.kubelet_root,
-            &self.effects,
-            Arc::new(cluster.clone()),
-            self.shared.journal.clone(),
-        );
+            update_lock: Mutex::default(),
+        });
+        let (root, journal) = (&settings.kubelet_root, self.shared.journal.clone());
+        let storage = Storage::new(host, root, &self.effects, Arc::clone(&api), journal.clone());
         let workers = self.shared.workers.clone();
         let terminating: Terminating = Arc::new(move || {
             let workers = workers.clone();
             async move { workers.ask(|pods| pods.terminating()).await.unwrap_or_default() }.boxed()
         });
         Context {
-            api: Arc::new(cluster),
-            journal: self.shared.journal.clone(),
-            events: Arc::new(events.with_clock(host.clock.wall.clone())),
+            api,
+            journal,
+            events: Arc::new(events),
             work: guard.work.clone(),
             terminating,
             node: LocalNode {

@@ -147,9 +147,8 @@ impl Facts {
     /// Whether only a driver that is missing unmounts this.
     pub fn waits_for_driver(&self, mount_point: &Path) -> bool {
         let missing = self.drivers.iter().flatten().filter(|driver| driver.is_certain);
-        missing
-            .flat_map(|driver| &driver.mounted)
-            .any(|path| Path::new(path) == mount_point)
+        let mut mounted = missing.flat_map(|driver| &driver.mounted);
+        mounted.any(|path| Path::new(path) == mount_point)
     }
 
     /// Finalizers of the object.

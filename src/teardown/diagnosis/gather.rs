@@ -11,7 +11,7 @@ use tokio::time::{sleep, timeout};
 
 use super::facts::{CgroupFacts, Facts, MissingDriver, NamedFacts, Processes, TerminatedBy};
 use crate::{
-    model::{failure::first_message, pod::PodView},
+    model::pod::PodView,
     node::{
         cri::types::RuntimePod,
         holders::{Holders, MountHolder, holders},
@@ -32,6 +32,7 @@ use crate::{
         steps::devices,
         volumes::planned,
     },
+    unknown::Unknown,
 };
 
 /// Limit of the search for holders, which limits itself.
@@ -134,7 +135,7 @@ async fn named(reads: &Reads, pod: &RuntimePod) -> Fact<NamedFacts> {
 
 async fn cgroups(reads: &Reads) -> Fact<CgroupFacts> {
     let read = reads.on_node(|context, view| {
-        let found = locate::cgroups(context, view).map_err(|failures| first_message(&failures))?;
+        let found = locate::cgroups(context, view)?;
         let cgroups = &context.node.cgroups;
         let frozen: Result<Vec<_>, _> = found.iter().map(|cgroup| cgroups.frozen(cgroup)).collect();
         let frozen = frozen.map_err(text).map(|all| paths(all.into_iter().flatten()));
@@ -160,11 +161,8 @@ async fn processes(reads: &Reads, mut pids: Vec<i32>) -> Fact<Processes> {
     let more = pids.len().saturating_sub(MAX_PROCESSES);
     pids.truncate(MAX_PROCESSES);
     let mut all = read_processes(reads, pids).await?;
-    let sleeping: Vec<i32> = all
-        .iter()
-        .filter(|it| it.uninterruptible_in.is_some())
-        .map(|it| it.pid)
-        .collect();
+    let sleeping = all.iter().filter(|it| it.uninterruptible_in.is_some());
+    let sleeping: Vec<i32> = sleeping.map(|it| it.pid).collect();
     if !sleeping.is_empty() {
         sleep(SAMPLE_PAUSE).await;
         let again = read_processes(reads, sleeping).await?;
@@ -177,29 +175,28 @@ async fn processes(reads: &Reads, mut pids: Vec<i32>) -> Fact<Processes> {
 }
 
 async fn read_processes(reads: &Reads, pids: Vec<i32>) -> Fact<Vec<ProcessState>> {
-    reads
-        .on_node(move |context, _| {
-            let proc = &context.node.storage.proc;
-            let read = pids
-                .iter()
-                .map(|pid| ProcessState::read(proc, *pid).map_err(|error| format!("process {pid}: {error}")));
-            let read: Fact<Vec<_>> = read.collect();
-            Ok(read?.into_iter().flatten().collect())
-        })
-        .await
+    let read = reads.on_node(move |context, _| {
+        let mut all = Vec::new();
+        for pid in pids {
+            let read = ProcessState::read(&context.node.storage.proc, pid);
+            all.extend(read.map_err(|error| format!("process {pid}: {error}"))?);
+        }
+        Ok(all)
+    });
+    read.await
 }
 
 /// The mounts below the pod's directory, and who uses them.
 async fn mounts(reads: &Reads) -> (Fact<Vec<(Mount, Option<Cover>)>>, Fact<HashMap<u64, Holders>>) {
     let read = reads.on_node(|context, view| {
-        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let dir = locate::pod_dir(context, view)?;
         let table = context.node.storage.all_mounts.read().map_err(text)?;
         let found = table.mounts_at_or_below(&[dir.path()]);
         Ok((table, found))
     });
     let (table, mut busy) = match read.await {
         Ok(read) => read,
-        Err(why) => return (Err(why), Err("without the mount table".to_owned())),
+        Err(why) => return (Err(why), Err(Unknown::new("without the mount table"))),
     };
     let facts = busy.iter().map(|mount| {
         let cover = table.cover_of(&mount.path);
@@ -242,18 +239,17 @@ async fn pods_of_holders(reads: &Reads, facts: &Facts) -> Fact<HashMap<i32, Stri
 }
 
 async fn volume_paths(reads: &Reads) -> Fact<Vec<String>> {
-    reads
-        .on_node(|context, view| {
-            let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
-            Ok(paths(dir.leftovers_on_disk().map_err(text)?))
-        })
-        .await
+    let read = reads.on_node(|context, view| {
+        let dir = locate::pod_dir(context, view)?;
+        Ok(paths(dir.leftovers_on_disk().map_err(text)?))
+    });
+    read.await
 }
 
 /// Drivers of the pod's volumes and claims that cannot be called.
 async fn missing_drivers(reads: &Reads) -> Fact<Vec<MissingDriver>> {
     let volumes = reads.on_node(|context, view| {
-        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let dir = locate::pod_dir(context, view)?;
         let storage = &context.node.storage;
         let table = storage.mounts.read().map_err(text)?;
         planned(&dir, storage, &table).map_err(text)
@@ -261,27 +257,16 @@ async fn missing_drivers(reads: &Reads) -> Fact<Vec<MissingDriver>> {
     let mut needed = Vec::new();
     for volume in volumes.await? {
         if let Some(driver) = volume.calls.driver {
-            needed.push((
-                Kind::Csi,
-                driver,
-                format!("volume {}", volume.name),
-                volume.calls.mounted,
-            ));
+            let needed_by = format!("volume {}", volume.name);
+            needed.push((Kind::Csi, driver, needed_by, volume.calls.mounted));
         }
     }
     let (context, view) = (&reads.context, &reads.view);
-    let claims = async {
-        let claims = devices::prepared(context, view).await;
-        claims.map_err(|failures| first_message(&failures))
-    };
+    let claims = async { Ok::<_, Unknown>(devices::prepared(context, view).await?) };
     for claim in reads.in_time(claims).await? {
         let name = format!("claim {}/{}", claim.claim.namespace, claim.claim.name);
-        needed.extend(
-            claim
-                .drivers
-                .into_iter()
-                .map(|driver| (Kind::Dra, driver, name.clone(), Vec::new())),
-        );
+        let drivers = claim.drivers.into_iter();
+        needed.extend(drivers.map(|driver| (Kind::Dra, driver, name.clone(), Vec::new())));
     }
     if needed.is_empty() {
         return Ok(Vec::new());
@@ -328,9 +313,7 @@ async fn add_driver_pods(context: &Context, missing: &mut [MissingDriver]) -> Fa
         }
     };
     let listed = timeout(PODS_LIMIT, context.api.each_pod(&mut each)).await;
-    listed
-        .map_err(late(PODS_LIMIT))
-        .and_then(|listed| listed.map_err(text))?;
+    listed.map_err(late(PODS_LIMIT))?.map_err(text)?;
     for it in missing {
         let own = found.iter().filter(|(driver, _)| *driver == it.driver);
         it.pods = own.map(|(_, pod)| pod.clone()).collect();
@@ -343,5 +326,5 @@ fn paths(paths: impl IntoIterator<Item = std::path::PathBuf>) -> Vec<String> {
 }
 
 fn not_read<T>() -> Fact<T> {
-    Err("it is not read for a pod that is not being deleted".to_owned())
+    Err(Unknown::new("it is not read for a pod that is not being deleted"))
 }

@@ -78,10 +78,8 @@ impl Diagnosis<'_> {
         let Some(processes) = self.known("the processes in the pod's cgroups", &cgroups.processes) else {
             return;
         };
-        let asleep = processes
-            .all
-            .iter()
-            .filter_map(|it| Some((it, it.uninterruptible_in.as_deref()?)));
+        let all = processes.all.iter();
+        let asleep = all.filter_map(|it| Some((it, it.uninterruptible_in.as_deref()?)));
         let asleep = asleep.filter(|(_, function)| !(is_frozen && is_in_freezer(function)));
         for (process, function) in asleep.take(MAX_NAMED) {
             let container = process.container.as_deref();
@@ -175,13 +173,8 @@ impl Diagnosis<'_> {
             "read the errors of its stop: journalctl -u kubelet, the pod's events (FailedKillPod), the runtime's log";
         let remedy = next(self.terminator, NOT_KILLED_BY_RUNTIME, of_kubelet);
         // It explains every step of the stop that fails.
-        self.add(
-            Severity::Blocking,
-            CauseKind::StillRuns,
-            Some(Step::Term),
-            message,
-            remedy,
-        );
+        let step = Some(Step::Term);
+        self.add(Severity::Blocking, CauseKind::StillRuns, step, message, remedy);
     }
 
     /// The main process of a container, with why SIGTERM does not terminate it, if so.
@@ -297,13 +290,9 @@ impl Diagnosis<'_> {
 
 /// The paths that are not below another one.
 fn topmost(paths: &[String]) -> Vec<String> {
-    let is_below = |path: &Path| {
-        paths
-            .iter()
-            .any(|other| path != Path::new(other) && path.starts_with(other))
-    };
-    let topmost = paths.iter().filter(|path| !is_below(Path::new(path)));
-    topmost.cloned().collect()
+    let contains = |other: &String, path: &Path| path != Path::new(other) && path.starts_with(other);
+    let is_below = |path: &&String| paths.iter().any(|other| contains(other, Path::new(path)));
+    paths.iter().filter(|path| !is_below(path)).cloned().collect()
 }
 
 /// Whether a process that sleeps in this function waits in the kernel's freezer: with cgroup v1 a frozen process is in uninterruptible

@@ -6,11 +6,7 @@ use tokio::sync::OnceCell;
 use super::model::PlannedAction;
 use crate::{
     journal::PodEntry,
-    model::{
-        failure::{Failure, first_message},
-        pod::PodView,
-        step::Step,
-    },
+    model::{failure::Failure, pod::PodView, step::Step},
     node::cri::types::RuntimePod,
     teardown::{
         bounded_read::{Fact, READ_LIMIT, Reads},
@@ -56,24 +52,18 @@ impl PlanFacts {
     /// The pod in the runtime.
     pub async fn runtime(&self) -> &Fact<RuntimePod> {
         let Reads { context, view, .. } = &self.reads;
-        let read = async || {
-            self.reads
-                .in_time(context.node.cri.pod(view.pod.uid.as_str(), READ_LIMIT))
-                .await
-        };
-        self.runtime.get_or_init(read).await
+        let pod = context.node.cri.pod(view.pod.uid.as_str(), READ_LIMIT);
+        self.runtime.get_or_init(|| self.reads.in_time(pod)).await
     }
 
     /// Whether a volume of it may be attached to this node by a controller. If that is not known, it may.
     pub async fn may_hold_attached(&self) -> bool {
-        let read = async || {
-            let read = self.reads.on_node(|context, view| {
-                let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
-                Ok(view.attachable_volumes || volumes::may_hold_attached(&dir, &context.node.storage.mounts))
-            });
-            read.await.unwrap_or(true)
-        };
-        *self.may_hold_attached.get_or_init(read).await
+        let read = self.reads.on_node(|context, view| {
+            let dir = locate::pod_dir(context, view)?;
+            Ok(view.attachable_volumes || volumes::may_hold_attached(&dir, &context.node.storage.mounts))
+        });
+        let read = async { read.await.unwrap_or(true) };
+        *self.may_hold_attached.get_or_init(|| read).await
     }
 
     /// Why runtime, cgroups and directories do not agree; empty if they do, or the runtime cannot be read.
@@ -92,10 +82,8 @@ impl PlanFacts {
     /// The actions that follow from the pod in the runtime.
     pub async fn of_runtime(&self, actions: impl FnOnce(&RuntimePod) -> Vec<PlannedAction>) -> Vec<PlannedAction> {
         let runtime = self.runtime().await.as_ref();
-        known_or_not(
-            "the pod in the container runtime",
-            runtime.map(actions).map_err(Clone::clone),
-        )
+        let actions = runtime.map(actions).map_err(Clone::clone);
+        known_or_not("the pod in the container runtime", actions)
     }
 
     /// The actions that follow from files of the node. `what` names these.
@@ -116,8 +104,7 @@ impl PlanFacts {
 /// The actions; if a fact could not be read, that they are not known.
 fn known_or_not(what: &str, actions: Fact<Vec<PlannedAction>>) -> Vec<PlannedAction> {
     actions.unwrap_or_else(|why| {
-        vec![PlannedAction::NotKnown {
-            fact: format!("{what}: {why}"),
-        }]
+        let fact = format!("{what}: {why}");
+        vec![PlannedAction::NotKnown { fact }]
     })
 }

@@ -39,19 +39,6 @@ pub struct Plan {
     pub unknown: Vec<String>,
 }
 
-#[cfg(test)]
-impl Plan {
-    /// The plan for a deleted pod, with one step.
-    pub fn sample(step: Step, actions: Vec<PlannedAction>) -> Self {
-        Self {
-            is_deleted: true,
-            grace_seconds: 30,
-            steps: vec![PlannedStep { step, actions }],
-            ..Self::default()
-        }
-    }
-}
-
 /// A wait for other pods before the first step.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]

@@ -56,6 +56,10 @@ pub fn text(plan: &Plan, is_wide: bool) -> String {
 
 /// One arm for each action: long, and without logic.
 fn words(action: &PlannedAction, is_wide: bool) -> String {
+    let if_any = |begin: &str, names: &[String]| match names.is_empty() {
+        true => String::new(),
+        false => format!("{begin} {}", names.join(", ")),
+    };
     match action {
         PlannedAction::RunHook {
             container,
@@ -69,14 +73,8 @@ fn words(action: &PlannedAction, is_wide: bool) -> String {
             timeout_seconds,
             after,
         } => {
-            let after = match after.is_empty() {
-                true => String::new(),
-                false => format!(", after the exit of {}", after.join(", ")),
-            };
-            format!(
-                "stop container {container} ({}), SIGKILL after {timeout_seconds}s{after}",
-                short_id(id)
-            )
+            let (id, after) = (short_id(id), if_any(", after the exit of", after));
+            format!("stop container {container} ({id}), SIGKILL after {timeout_seconds}s{after}")
         }
         PlannedAction::StopSandbox { id } => format!("stop sandbox {}", short_id(id)),
         PlannedAction::UnprepareClaim { claim, drivers } => {
@@ -108,10 +106,7 @@ fn words(action: &PlannedAction, is_wide: bool) -> String {
             paths => format!("remove cgroup {}", paths.join(", ")),
         },
         PlannedAction::DeleteObject { uid, kept_by } => {
-            let kept = match kept_by.is_empty() {
-                true => String::new(),
-                false => format!("; it stays until these finalizers are removed: {}", kept_by.join(", ")),
-            };
+            let kept = if_any("; it stays until these finalizers are removed:", kept_by);
             format!("delete the object, grace period 0, precondition UID {uid}{kept}")
         }
         PlannedAction::RemoveContainer { container, id } => format!("remove container {container} ({})", short_id(id)),
@@ -123,7 +118,22 @@ fn words(action: &PlannedAction, is_wide: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{model::step::Step, teardown::plan::PlannedWait};
+    use crate::{
+        model::step::Step,
+        teardown::plan::{PlannedStep, PlannedWait},
+    };
+
+    impl Plan {
+        /// The plan for a deleted pod, with one step.
+        pub fn sample(step: Step, actions: Vec<PlannedAction>) -> Self {
+            Self {
+                is_deleted: true,
+                grace_seconds: 30,
+                steps: vec![PlannedStep { step, actions }],
+                ..Self::default()
+            }
+        }
+    }
 
     fn plan() -> Plan {
         let cgroup = |hierarchies: &[&str], pod: &str| PlannedAction::RemoveCgroup {

@@ -77,8 +77,7 @@ pub(super) fn build(
     spec: &PodSpec,
     api: &PodStatus,
     lists: &Lists,
-    decision: &PodStatus,
-    mut initialized: ConditionStatus,
+    (decision, mut initialized): (&PodStatus, ConditionStatus),
 ) -> Vec<PodCondition> {
     let phase = decision.phase.as_deref();
     let shown = |kind: &str| api.conditions.iter().flatten().find(|it| it.type_ == kind);
@@ -141,11 +140,10 @@ fn condition(input: &StatusInput<'_>, api: &PodStatus, kind: &str, wanted: Condi
     let status = if wanted.is_true { "True" } else { "False" };
     let mut shown = api.conditions.iter().flatten();
     let old = shown.find(|old| old.type_ == kind && old.status == status);
+    let since = old.and_then(|old| old.last_transition_time.clone());
     PodCondition {
         last_probe_time: None,
-        last_transition_time: old
-            .and_then(|old| old.last_transition_time.clone())
-            .or(Some(Time(input.now))),
+        last_transition_time: since.or(Some(Time(input.now))),
         message: wanted.message,
         observed_generation: observed_generation(input.pod, api),
         reason: wanted.reason.map(str::to_owned),
@@ -191,9 +189,8 @@ fn message_about<'a>(what: &str, containers: impl Iterator<Item = (&'a str, Opti
     }
     let parts = [("unknown", unknown), (what, unready)].into_iter();
     let parts = parts.filter(|(_, names)| !names.is_empty());
-    let parts: Vec<_> = parts
-        .map(|(what, names)| format!("containers with {what} status: [{}]", names.join(" ")))
-        .collect();
+    let parts = parts.map(|(what, names)| format!("containers with {what} status: [{}]", names.join(" ")));
+    let parts: Vec<_> = parts.collect();
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
@@ -211,10 +208,8 @@ fn containers_ready(spec: &PodSpec, lists: &Lists, phase: Option<&str>) -> Condi
     let ready = |entry: Option<&&ContainerStatus>| entry.map(|entry| entry.ready);
     let sidecars = spec.init_containers.iter().flatten().filter(|it| is_sidecar(it));
     let sidecars = sidecars.map(|it| (&*it.name, ready(init.get(&*it.name))));
-    let regular = spec
-        .containers
-        .iter()
-        .map(|it| (&*it.name, ready(regular.get(&*it.name))));
+    let containers = spec.containers.iter();
+    let regular = containers.map(|it| (&*it.name, ready(regular.get(&*it.name))));
     match message_about("unready", sidecars.chain(regular)) {
         None => ConditionStatus::yes(),
         message => ConditionStatus::no("ContainersNotReady", message),
@@ -237,11 +232,8 @@ pub(super) fn was_initialized(pod: &Pod, spec: &PodSpec, api: &PodStatus, lists:
         return true;
     };
     let entry = lists.init.iter().find(|entry| entry.name == last.name);
-    let ends = entry
-        .map(|entry| [&entry.state, &entry.last_state])
-        .into_iter()
-        .flatten();
-    let mut ends = ends.flatten().filter_map(|state| state.terminated.as_ref());
+    let states = entry.into_iter().flat_map(|entry| [&entry.state, &entry.last_state]);
+    let mut ends = states.flatten().filter_map(|state| state.terminated.as_ref());
     // An exit without a time was inferred from later containers.
     let succeeded = ends.any(|end| end.exit_code == 0 && end.finished_at.as_ref().is_none_or(is_earlier));
     succeeded && !is_sidecar(last)

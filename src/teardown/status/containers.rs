@@ -47,10 +47,8 @@ pub(super) fn entries_by_name(list: &[ContainerStatus]) -> HashMap<&str, &Contai
 
 /// Whether the container runs, or has run before.
 pub(super) fn has_started(entry: &ContainerStatus) -> bool {
-    let states = [&entry.state, &entry.last_state].into_iter().flatten();
-    states
-        .into_iter()
-        .any(|state| state.running.is_some() || state.terminated.is_some())
+    let mut states = [&entry.state, &entry.last_state].into_iter().flatten();
+    states.any(|state| state.running.is_some() || state.terminated.is_some())
 }
 
 pub(super) fn has_exited(entry: &ContainerStatus) -> bool {
@@ -134,20 +132,18 @@ impl<'a> Known<'a> {
         let before = entries_by_name(before.unwrap_or_default());
         let mut seen = HashSet::new();
         let slots = slots.filter(|slot| seen.insert(&slot.1.name));
-        slots
-            .map(|slot| self.entry(slot, before.get(&*slot.1.name).copied()))
-            .collect()
+        let entries = slots.map(|slot| self.entry(slot, before.get(&*slot.1.name).copied()));
+        entries.collect()
     }
 
     /// The entry of a container: from its newest instances, or from the API if the runtime has none.
     fn entry(&self, slot: Slot<'_>, previous: Option<&ContainerStatus>) -> ContainerStatus {
         let named = self.instances.get(&*slot.1.name).map(Vec::as_slice).unwrap_or_default();
-        let newest = named
-            .first()
-            .filter(|newest| !self.is_of_an_earlier_run(newest, previous));
-        let mut entry = match newest {
-            Some(newest) => self.present_entry(slot, previous, newest, named.get(1).copied()),
-            None => self.absent_entry(slot, previous),
+        let mut entry = match named.first() {
+            Some(newest) if !self.is_of_an_earlier_run(newest, previous) => {
+                self.present_entry(slot, previous, newest, named.get(1).copied())
+            }
+            _ => self.absent_entry(slot, previous),
         };
         if let Some(previous) = previous {
             entry.restart_count = entry.restart_count.max(previous.restart_count);
@@ -198,12 +194,10 @@ impl<'a> Known<'a> {
     /// used for it.
     fn is_of_an_earlier_run(&self, instance: &Instance, previous: Option<&ContainerStatus>) -> bool {
         previous.is_some_and(|previous| {
+            let id = previous.container_id.as_deref().filter(|id| !id.is_empty());
             instance.state == RuntimeState::Exited
                 && instance.restart_count < previous.restart_count
-                && previous
-                    .container_id
-                    .as_deref()
-                    .is_some_and(|id| !id.is_empty() && id != self.api_id(instance))
+                && id.is_some_and(|id| id != self.api_id(instance))
         })
     }
 
@@ -331,10 +325,9 @@ fn set_readiness(entry: &mut ContainerStatus, (role, container): Slot<'_>, previ
 }
 
 fn running(started_at: Option<Timestamp>) -> ContainerState {
+    let started_at = started_at.map(Time);
     ContainerState {
-        running: Some(ContainerStateRunning {
-            started_at: started_at.map(Time),
-        }),
+        running: Some(ContainerStateRunning { started_at }),
         ..Default::default()
     }
 }

@@ -57,9 +57,8 @@ pub fn patch(api: &Pod, raw: Option<&RawValue>, uid: &str, wanted: &PodStatus) -
         let order = all.iter().map(|it| json!({ "type": it["type"] })).collect();
         status.insert("$setElementOrder/conditions".to_owned(), Value::Array(order));
     }
-    let raw: Value = raw
-        .and_then(|raw| serde_json::from_str(raw.get()).ok())
-        .unwrap_or_default();
+    let raw = raw.and_then(|raw| serde_json::from_str(raw.get()).ok());
+    let raw: Value = raw.unwrap_or_default();
     for field in [
         "containerStatuses",
         "initContainerStatuses",
@@ -105,10 +104,9 @@ fn changed_conditions(live: &[Value], wanted: &[Value]) -> Vec<Value> {
 fn with_raw(live: &[Value], raw: &[Value], wanted: &[Value]) -> Vec<Value> {
     // A pod may have thousands.
     let by_name = |list: &[Value]| -> HashMap<String, Value> {
-        let named = list.iter().rev();
-        named
-            .filter_map(|it| Some((it["name"].as_str()?.to_owned(), it.clone())))
-            .collect()
+        let all = list.iter().rev();
+        let named = all.filter_map(|it| Some((it["name"].as_str()?.to_owned(), it.clone())));
+        named.collect()
     };
     let (live, raw) = (by_name(live), by_name(raw));
     let merged = |entry: &Value| {

@@ -127,10 +127,7 @@ fn phase_of_containers(spec: &PodSpec, lists: &Lists) -> &'static str {
 
 /// The exit code of the container, or of its last run if it waits for the next one.
 fn last_exit_code(entry: Option<&&ContainerStatus>) -> Option<i32> {
-    let states = [&entry?.state, &entry?.last_state];
-    let mut exits = states
-        .into_iter()
-        .flatten()
-        .filter_map(|state| state.terminated.as_ref());
+    let states = [&entry?.state, &entry?.last_state].into_iter().flatten();
+    let mut exits = states.filter_map(|state| state.terminated.as_ref());
     exits.next().map(|exit| exit.exit_code)
 }

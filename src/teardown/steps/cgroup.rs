@@ -68,7 +68,7 @@ async fn release_user_ids(attempt: &Attempt<'_>) -> Result<(), Vec<Failure>> {
 pub async fn plan(facts: &PlanFacts) -> Planned {
     let cgroups = |context: &Context, view: &PodView| {
         let mut actions = Vec::new();
-        for cgroup in locate::cgroups(context, view).map_err(|failures| first_message(&failures))? {
+        for cgroup in locate::cgroups(context, view)? {
             let directories = context.node.cgroups.directories(&cgroup);
             let paths: Vec<_> = directories.iter().map(|path| path.display().to_string()).collect();
             let cgroup = cgroup.path().display().to_string();
@@ -77,7 +77,7 @@ pub async fn plan(facts: &PlanFacts) -> Planned {
         Ok(actions)
     };
     let user_ids = |context: &Context, view: &PodView| {
-        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let dir = locate::pod_dir(context, view)?;
         let path = dir.path().join(USER_IDS);
         match fs::symlink_metadata(&path) {
             _ if !may_have_user_ids(view) => Ok(Vec::new()),

@@ -34,11 +34,9 @@ pub async fn run(attempt: &mut Attempt<'_>) -> Result<(), Vec<Failure>> {
     let slot = context.limits.cleanups.acquire().await;
     let dir = locate::pod_dir(context, view)?;
     let span = recorder.span(Step::Cleanup, "");
+    let removal = remove(context, view, &dir);
     // Boxed: most of the time a worker waits for containers, and it must be small then.
-    let removed = slot.run(Box::pin(trace_context::scope(
-        span.context(),
-        remove(context, view, &dir),
-    )));
+    let removed = slot.run(Box::pin(trace_context::scope(span.context(), removal)));
     let call_name = "the removal of containers, sandboxes and logs";
     let result = report_if_late(recorder, (Step::Cleanup, ""), call_name, removed).await;
     span.end(&result.as_ref().map_err(|failures| first_message(failures)));
@@ -48,12 +46,9 @@ pub async fn run(attempt: &mut Attempt<'_>) -> Result<(), Vec<Failure>> {
 /// Removes all of it. A failure prevents only the removal of the directory.
 async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(), Vec<Failure>> {
     let failed = |what: &str, error: &dyn Reasoned| Failure::new(Step::Cleanup, what, error);
-    let mut failures = Vec::new();
-    let observed = match context.node.cri.pod_brief(view.pod.uid.as_str()).await {
-        Ok(observed) => observed,
-        Err(error) => return Err(vec![failed("", &error)]),
-    };
-    remove_from_runtime(context, &observed, &mut failures).await;
+    let observed = context.node.cri.pod_brief(view.pod.uid.as_str()).await;
+    let observed = observed.map_err(|error| failed("", &error))?;
+    let mut failures = remove_from_runtime(context, &observed).await;
     // The runtime may still write to a container's log before the container is removed.
     match pod_logs(context, view) {
         Ok(logs) => {
@@ -72,20 +67,24 @@ async fn remove(context: &Context, view: &PodView, dir: &PodDir) -> Result<(), V
     ok_if_empty(failures)
 }
 
-/// Removes containers before their sandboxes.
-async fn remove_from_runtime(context: &Context, observed: &RuntimePod, failures: &mut Vec<Failure>) {
+/// Removes containers before their sandboxes. Returns what failed.
+async fn remove_from_runtime(context: &Context, observed: &RuntimePod) -> Vec<Failure> {
     let cri = &context.node.cri;
     let failed = |what: &str, error: GrpcError| Failure::new(Step::Cleanup, what, error);
     let containers = observed.containers.iter().map(|container| async {
         let removed = cri.remove_container(&container.id).await;
-        removed.map_err(|error| failed(&container.name, error))
+        removed.err().map(|error| failed(&container.name, error))
     });
-    failures.extend(join_all(containers).await.into_iter().filter_map(Result::err));
+    let failures = join_all(containers).await;
     let sandboxes = observed.sandboxes.iter().map(|sandbox| async {
         let removed = cri.remove_sandbox(&sandbox.id).await;
-        removed.map_err(|error| failed("sandbox", error))
+        removed.err().map(|error| failed("sandbox", error))
     });
-    failures.extend(join_all(sandboxes).await.into_iter().filter_map(Result::err));
+    failures
+        .into_iter()
+        .chain(join_all(sandboxes).await)
+        .flatten()
+        .collect()
 }
 
 fn pod_logs(context: &Context, view: &PodView) -> Result<PodLogs, BadPart> {
@@ -114,7 +113,7 @@ pub async fn plan(facts: &PlanFacts) -> Planned {
         Ok(path.exists().then(|| remove(&path)).into_iter().collect())
     });
     let directory = facts.on_node("its directory", move |context, view| {
-        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let dir = locate::pod_dir(context, view)?;
         let there = dir.open().map_err(text)?;
         Ok(there.map(|_| remove(dir.path())).into_iter().collect())
     });

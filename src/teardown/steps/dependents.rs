@@ -23,6 +23,7 @@ use crate::{
         node_service::is_node_service,
         plan::{PlanFacts, PlannedWait},
     },
+    unknown::Unknown,
     words::some_of,
 };
 
@@ -92,18 +93,17 @@ async fn why_needed(context: &Context, view: &PodView, is_settled: bool) -> Opti
         }
         Err(failures) => {
             let why = first_message(&failures);
-            let words = format!("cannot find the terminating pods that need this pod: {why}");
-            Some((words, false))
+            Some((
+                format!("cannot find the terminating pods that need this pod: {why}"),
+                false,
+            ))
         }
     }
 }
 
 /// The wait before the first step, if there is one.
 pub async fn plan(facts: &PlanFacts) -> Fact<Option<PlannedWait>> {
-    let needed = async {
-        let found = find(&facts.reads.context, &facts.reads.view, true).await;
-        found.map_err(|failures| first_message(&failures))
-    };
+    let needed = async { Ok::<_, Unknown>(find(&facts.reads.context, &facts.reads.view, true).await?) };
     let needed = facts.reads.in_time(needed).await?;
     // A termination that has begun is not interrupted, and without a running container it serves no other pod.
     let has_begun = facts.entry.as_ref().is_some_and(PodEntry::has_begun);
@@ -137,9 +137,8 @@ async fn find(context: &Context, view: &PodView, confirm: bool) -> Result<Option
     // stopped counts as no node service. The wait ends after `--driver-hold` at the latest.
     let journal = &context.journal;
     let may_run = |other: &PodView| {
-        let entry = journal
-            .pod(&other.pod.uid)
-            .filter(|_| !known.contains_key(&other.pod.uid));
+        let uid = &other.pod.uid;
+        let entry = journal.pod(uid).filter(|_| !known.contains_key(uid));
         entry.is_some_and(|entry| entry.stage == Stage::Terminating)
     };
     let begun = journal.unfinished().into_iter();

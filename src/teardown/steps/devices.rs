@@ -26,6 +26,7 @@ use crate::{
         evidence,
         plan::{PlanFacts, Planned, PlannedAction},
     },
+    unknown::Unknown,
 };
 
 mod users;
@@ -54,9 +55,8 @@ pub async fn prepared(context: &Context, view: &PodView) -> Result<Vec<PreparedC
 /// The claims to unprepare with the pod: those that the checkpoint lists for it. If there are none, those that its object names
 /// and that the checkpoint lists for other pods.
 fn claims_of(view: &PodView, claims: Vec<PreparedClaim>) -> Vec<PreparedClaim> {
-    let (own, others): (Vec<_>, Vec<_>) = claims
-        .into_iter()
-        .partition(|prepared| prepared.pods.contains(view.pod.uid.as_str()));
+    let is_own = |prepared: &PreparedClaim| prepared.pods.contains(view.pod.uid.as_str());
+    let (own, others): (Vec<_>, Vec<_>) = claims.into_iter().partition(is_own);
     if !own.is_empty() {
         return own;
     }
@@ -113,7 +113,7 @@ pub async fn plan(facts: &PlanFacts) -> Planned {
         });
         Ok(actions.collect())
     };
-    let read = async { read().await.map_err(|failures: Vec<Failure>| first_message(&failures)) };
+    let read = async { Ok(read().await.map_err(|failures: Vec<Failure>| Unknown::from(failures))?) };
     vec![(Step::Devices, facts.of("its prepared claims", read).await)]
 }
 

@@ -132,10 +132,8 @@ fn exited<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterator<
 fn unread<'a>(stopped: &'a RuntimePod, exits: &Exits, shown: Option<&PodStatus>) -> Option<&'a str> {
     let statuses = shown.into_iter().flat_map(container_statuses);
     let states = statuses.flat_map(|entry| [&entry.state, &entry.last_state].into_iter().flatten());
-    let ids: BTreeSet<_> = states
-        .filter_map(|state| state.terminated.as_ref()?.container_id.as_deref()?.split_once("://"))
-        .map(|(_, id)| id)
-        .collect();
+    let ids = states.filter_map(|state| state.terminated.as_ref()?.container_id.as_deref()?.split_once("://"));
+    let ids: BTreeSet<_> = ids.map(|(_, id)| id).collect();
     let unknown = |it: &&Container| !exits.contains_key(&it.id) && !ids.contains(it.id.as_str());
     let exited = |it: &&Container| it.state == ContainerState::Exited && it.is_unread;
     let mut unread = in_status(stopped, stopped).filter(exited).filter(unknown);
@@ -144,10 +142,8 @@ fn unread<'a>(stopped: &'a RuntimePod, exits: &Exits, shown: Option<&PodStatus>)
 
 /// The instances that a status shows: the last two of each container.
 fn in_status<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterator<Item = &'a Container> {
-    let removed = before
-        .containers
-        .iter()
-        .filter(|container| stopped.containers.iter().all(|other| other.id != container.id));
+    let is_removed = |container: &&Container| stopped.containers.iter().all(|other| other.id != container.id);
+    let removed = before.containers.iter().filter(is_removed);
     let mut all: Vec<_> = stopped.containers.iter().chain(removed).collect();
     all.sort_by_key(|container| Reverse(container.created_at));
     let mut seen = BTreeMap::<&str, usize>::new();
@@ -161,9 +157,8 @@ fn in_status<'a>(before: &'a RuntimePod, stopped: &'a RuntimePod) -> impl Iterat
 /// The exit of a container, with its termination message. Blocks on local disks only.
 fn read_exit(container: &Container) -> (String, ContainerExit) {
     let mut exited = container.clone();
-    exited
-        .message
-        .truncate(exited.message.floor_char_boundary(LONGEST_MESSAGE));
+    let limit = exited.message.floor_char_boundary(LONGEST_MESSAGE);
+    exited.message.truncate(limit);
     // A failure is reported when the status is sent.
     let exit = ContainerExit::new(exited, termination_message::read(container).ok());
     (container.id.clone(), exit)
@@ -181,11 +176,8 @@ pub fn with_exits<'a>(observed: &'a RuntimePod, exits: &Exits) -> Cow<'a, Runtim
         };
         seen.is_some_and(is_known)
     };
-    let lost: Vec<_> = exits
-        .iter()
-        .filter(|(id, _)| !knows(id))
-        .map(|(_, exit)| exit.container.clone())
-        .collect();
+    let lost = exits.iter().filter(|(id, _)| !knows(id));
+    let lost: Vec<_> = lost.map(|(_, exit)| exit.container.clone()).collect();
     if lost.is_empty() {
         return Cow::Borrowed(observed);
     }
@@ -201,9 +193,8 @@ pub fn with_exits<'a>(observed: &'a RuntimePod, exits: &Exits) -> Cow<'a, Runtim
 
 /// The recorded termination messages.
 pub fn messages(exits: &Exits) -> Messages {
-    let messages = exits
-        .iter()
-        .filter_map(|(id, exit)| Some((id.clone(), exit.termination_message.clone()?)));
+    let exits = exits.iter();
+    let messages = exits.filter_map(|(id, exit)| Some((id.clone(), exit.termination_message.clone()?)));
     messages.filter(|(_, text)| !text.is_empty()).collect()
 }
 

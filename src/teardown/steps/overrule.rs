@@ -20,6 +20,7 @@ use crate::{
     },
     teardown::{
         attempt::Worker,
+        context::Context,
         evidence, locate,
         named_processes::{NamedPids, NamedProcesses},
         period::{AFTER_KILL, wait_for_deadline},
@@ -117,14 +118,9 @@ pub async fn overrule_if_exited(worker: &Worker, view: &Arc<PodView>) -> bool {
                     "Runtime reports exited containers as running; the kernel's state counts"
                 );
             }
-            worker
-                .context
-                .events
-                .event(view, None, Reason::RuntimeStateMismatch, &why);
-            worker
-                .context
-                .journal
-                .record_exits(&view.pod.uid, unknown_exits(&observation.runtime_pod));
+            let Context { events, journal, .. } = &*worker.context;
+            events.event(view, None, Reason::RuntimeStateMismatch, &why);
+            journal.record_exits(&view.pod.uid, unknown_exits(&observation.runtime_pod));
             worker.recorder.set_runtime_state(Some(why), None);
             true
         }
@@ -139,10 +135,8 @@ pub async fn record_named_processes(worker: &Worker, view: &Arc<PodView>) {
 /// `None` if the runtime does not answer, the node cannot be read, or the pod is not this agent's to kill.
 async fn read_runtime_state(worker: &Worker, view: &Arc<PodView>) -> Option<Observation> {
     let cri = &worker.context.node.cri;
-    let runtime_pod = timeout(RUNTIME_TIMEOUT, cri.pod_brief(view.pod.uid.as_str()))
-        .await
-        .ok()?
-        .ok()?;
+    let query = timeout(RUNTIME_TIMEOUT, cri.pod_brief(view.pod.uid.as_str()));
+    let runtime_pod = query.await.ok()?.ok()?;
     // A static pod was started with this UID meanwhile.
     if runtime_pod.sandboxes.iter().any(|sandbox| sandbox.is_from_elsewhere()) {
         return None;
@@ -192,10 +186,8 @@ async fn kill(worker: &Worker, view: &Arc<PodView>, observation: &Observation, w
     }
     tracing::warn!(why, "Killing processes that the runtime has not killed");
     let message = format!("{why}; killed with SIGKILL, since its stop has failed for {SETTLES:?}");
-    worker
-        .context
-        .events
-        .event(view, None, Reason::ProcessesKilled, &message);
+    let events = &worker.context.events;
+    events.event(view, None, Reason::ProcessesKilled, &message);
     let span = worker.recorder.span(Step::Kill, "processes");
     let failures = kill_processes(worker, view, observation).await;
     span.end(&failures.into_iter().next().map_or(Ok(()), |first| Err(first.cause)));
@@ -206,9 +198,7 @@ async fn kill(worker: &Worker, view: &Arc<PodView>, observation: &Observation, w
 pub async fn kill_each(worker: &Worker, view: &PodView, processes: Vec<Process>, owner: Option<Owner>) -> Vec<Failure> {
     let proc = worker.context.node.storage.proc.clone();
     let kill_all = move |effects: &Effects| -> Vec<Fault> {
-        let killed = processes
-            .iter()
-            .map(|process| process.kill(&proc, owner.as_ref(), effects));
+        let killed = processes.iter().map(|it| it.kill(&proc, owner.as_ref(), effects));
         killed.filter_map(Result::err).collect()
     };
     let killed = worker.context.node.effects.run_blocking(kill_all).await;
@@ -243,8 +233,6 @@ fn unknown_exits(runtime_pod: &RuntimePod) -> Exits {
         };
         ContainerExit::new(exited, Some(String::new()))
     };
-    runtime_pod
-        .possibly_running()
-        .map(|it| (it.id.clone(), exit(it)))
-        .collect()
+    let running = runtime_pod.possibly_running();
+    running.map(|it| (it.id.clone(), exit(it))).collect()
 }

@@ -147,14 +147,9 @@ async fn send(attempt: &mut Attempt<'_>, stage: StatusStage) -> Result<(), Vec<F
 async fn send_once(attempt: &Attempt<'_>, view: &PodView, stage: StatusStage) -> Result<Sent, Failure> {
     let (worker, api) = (attempt.worker, &attempt.worker.context.api);
     // This does not show that the object is deleted.
-    let unknown = || {
-        Failure::new(
-            Step::Status,
-            "",
-            "the object has not been seen since its termination began",
-        )
-    };
-    let object = view.object.last_known().ok_or_else(unknown)?;
+    let unseen = "the object has not been seen since its termination began";
+    let object = view.object.last_known();
+    let object = object.ok_or_else(|| Failure::new(Step::Status, "", unseen))?;
     let wanted = wanted(worker, object, &attempt.stopped.pod, stage).await?;
     if attempt.api_status.as_deref() == Some(&wanted) {
         return Ok(Sent::Shown(Box::new(wanted)));

@@ -110,7 +110,7 @@ async fn stop(attempt: &Attempt<'_>) -> Result<(), Vec<Failure>> {
         context: &worker.context,
         view,
         observed,
-        deadline: worker.period.subscribe(),
+        period: worker.period.subscribe(),
         recorder: &worker.recorder,
     };
     // With attached volumes the API keeps the last running container statuses, also in later attempts.
@@ -147,7 +147,7 @@ impl Stop<'_> {
                 return failures;
             }
             failures.extend(self.still_running().await);
-            if failures.is_empty() || *self.deadline.borrow() <= Instant::now() {
+            if failures.is_empty() || self.time_left().is_zero() {
                 // The sandbox's stop is the SIGKILL of containers that could not be stopped.
                 let waits = failures.is_empty();
                 failures.extend(self.sandboxes(waits).await);
@@ -164,8 +164,7 @@ impl Stop<'_> {
     /// Containers that still run although their stop succeeded, or that were started meanwhile. Called before the sandboxes are
     /// stopped, which kills containers without a grace period.
     async fn still_running(&self) -> Vec<Failure> {
-        let over = *self.deadline.borrow() <= Instant::now();
-        if over || self.observed.possibly_running().next().is_none() {
+        if self.time_left().is_zero() || self.observed.possibly_running().next().is_none() {
             return Vec::new();
         }
         match self.context.node.cri.pod_brief(self.view.pod.uid.as_str()).await {
@@ -186,9 +185,8 @@ impl Stop<'_> {
             true => limit.acquire().await,
             false => limit.acquire_by(Instant::now()).await,
         };
-        let stops = sandboxes
-            .iter()
-            .map(|sandbox| self.context.node.cri.stop_sandbox(&sandbox.id));
+        let cri = &self.context.node.cri;
+        let stops = sandboxes.iter().map(|sandbox| cri.stop_sandbox(&sandbox.id));
         let stops = slot.run(trace_context::scope(span.context(), join_all(stops)));
         let results = report_if_late(self.recorder, (Step::Sandbox, ""), "StopPodSandbox", stops).await;
         let failed: Vec<_> = results.into_iter().filter_map(Result::err).collect();
@@ -208,7 +206,7 @@ impl Stop<'_> {
 
     /// Thaws the pod after the runtime has sent its SIGKILL: a frozen process does not exit.
     async fn thaw_after_kill(&self) -> Infallible {
-        wait_for_deadline(self.deadline.clone()).await;
+        wait_for_deadline(self.period.clone()).await;
         sleep(AFTER_KILL).await;
         self.thaw_now("Frozen processes thawed for their SIGKILL").await;
         std::future::pending().await
@@ -283,22 +281,22 @@ fn target_of(view: &PodView, spec: &ContainerView, hook: &Hook) -> String {
 fn stops(view: &PodView, pod: &RuntimePod, timeout_seconds: u64) -> Vec<PlannedAction> {
     let running = pod.possibly_running();
     let running: Vec<_> = running.map(|it| (it, StopPosition::of(view, &it.name))).collect();
-    let mut stops: Vec<_> = running
+    let before = |position: StopPosition| {
+        let before = running.iter().filter(move |(_, other)| position.waits_for(*other));
+        before.map(|(other, _)| other.name.clone()).collect::<Vec<_>>()
+    };
+    let stops = running
         .iter()
-        .map(|(container, position)| {
-            let before = running.iter().filter(|(_, other)| position.waits_for(*other));
-            let after: Vec<String> = before.map(|(other, _)| other.name.clone()).collect();
-            (
-                after.len(),
-                PlannedAction::StopContainer {
-                    container: container.name.clone(),
-                    id: container.id.clone(),
-                    timeout_seconds,
-                    after,
-                },
-            )
-        })
-        .collect();
-    stops.sort_by_key(|(before, _)| *before);
-    stops.into_iter().map(|(_, stop)| stop).collect()
+        .map(|(container, position)| (container, before(*position)));
+    let mut stops: Vec<_> = stops.collect();
+    stops.sort_by_key(|(_, after)| after.len());
+    let stops = stops
+        .into_iter()
+        .map(|(container, after)| PlannedAction::StopContainer {
+            container: container.name.clone(),
+            id: container.id.clone(),
+            timeout_seconds,
+            after,
+        });
+    stops.collect()
 }

@@ -57,10 +57,8 @@ async fn kill(worker: &Worker, view: &Arc<PodView>, left: &Survivors) -> Result<
     let why = left.text();
     tracing::warn!(why, "Killing processes of exited containers");
     let message = format!("{why}; killed with SIGKILL");
-    worker
-        .context
-        .events
-        .event(view, None, Reason::ProcessesKilled, &message);
+    let events = &worker.context.events;
+    events.event(view, None, Reason::ProcessesKilled, &message);
     if left.in_cgroups {
         ok_if_empty(locate::kill_cgroups(worker, view).await.1)?;
     }
@@ -76,16 +74,11 @@ impl Survivors {
     }
 
     fn text(&self) -> String {
-        let known = self
-            .known
-            .iter()
-            .map(|(what, process)| format!("{what} still runs as {process}"));
+        let known = self.known.iter();
+        let known = known.map(|(what, process)| format!("{what} still runs as {process}"));
         let cgroups = "processes are still in its cgroups".to_owned();
-        let all = known.chain(self.in_cgroups.then_some(cgroups));
-        format!(
-            "the runtime reports the pod as exited, but {}",
-            all.collect::<Vec<_>>().join(", ")
-        )
+        let all: Vec<_> = known.chain(self.in_cgroups.then_some(cgroups)).collect();
+        format!("the runtime reports the pod as exited, but {}", all.join(", "))
     }
 
     fn failures(&self) -> Vec<Failure> {
@@ -97,11 +90,9 @@ impl Survivors {
             let why = format!(
                 "the runtime reports {what} as exited, and its {process} runs; it was killed with SIGKILL, and has not exited"
             );
-            Failure {
-                reason: RUNNING.into(),
-                holders: vec![process.pid],
-                ..Failure::new(Step::Kill, "", why)
-            }
+            let failure = Failure::new(Step::Kill, "", why).with_reason(RUNNING);
+            let holders = vec![process.pid];
+            Failure { holders, ..failure }
         });
         known.chain(cgroups).collect()
     }

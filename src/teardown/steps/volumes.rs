@@ -80,9 +80,8 @@ pub async fn run(attempt: &mut Attempt<'_>) -> Result<(), Vec<Failure>> {
     let span = attempt.worker.recorder.span(Step::Volumes, "");
     let tear_down = async || {
         let approved = approved(context, view);
-        let done = volumes::tear_down_approved(&dir, &context.node.storage, Arc::clone(&approved)).await;
-        done.map(drop)
-            .map_err(|faults| volume_failures(view, &faults, &approved))
+        let done = volumes::tear_down_volumes(&dir, &context.node.storage, &approved).await;
+        done.map_err(|faults| volume_failures(view, &faults, &approved))
     };
     let mut result = tear_down().await;
     // A process that survived its container may hold a volume.
@@ -101,7 +100,7 @@ pub async fn run(attempt: &mut Attempt<'_>) -> Result<(), Vec<Failure>> {
 /// Unmounts, calls of drivers and removals, in their order.
 pub async fn plan(facts: &PlanFacts) -> Planned {
     let read = |context: &Context, view: &PodView| {
-        let dir = locate::pod_dir(context, view).map_err(|failures| first_message(&failures))?;
+        let dir = locate::pod_dir(context, view)?;
         let storage = &context.node.storage;
         let table = storage.all_mounts.read().map_err(text)?;
         let planned = volumes::planned(&dir, storage, &table).map_err(text)?;

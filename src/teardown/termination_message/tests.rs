@@ -36,7 +36,7 @@ impl Words {
         Path::new(self.container.termination_message_file.as_ref().unwrap())
     }
 
-    fn read(&self) -> Result<String, String> {
+    fn read(&self) -> Result<String, Unknown> {
         read(&self.container)
     }
 }
@@ -93,7 +93,7 @@ fn links_pipes_and_directories_are_refused_without_blocking() {
     let _listener = std::os::unix::net::UnixListener::bind(socket.file()).unwrap();
     for words in [link, pipe, directory, socket] {
         let expected = format!("{} is not a regular file", words.file().display());
-        assert_eq!(words.read(), Err(expected));
+        assert_eq!(words.read(), Err(expected.into()));
     }
 }
 

@@ -28,9 +28,8 @@ pub fn planned(pod: &PodDir, storage: &Storage, table: &MountTable) -> Result<Ve
     };
     let own = found.own.iter().map(|(_, volume)| volume.paths());
     let simple = own.chain(found.stray.iter().map(|path| vec![path.as_path()]));
-    let mut all: Vec<_> = simple
-        .map(|paths| planned_at(&paths, table, Calls::default()))
-        .collect();
+    let simple = simple.map(|paths| planned_at(&paths, table, Calls::default()));
+    let mut all: Vec<_> = simple.collect();
     for (kind, volume) in &found.shared {
         all.push(planned_at(&volume.paths(), table, kind.planned(storage, volume)?));
     }

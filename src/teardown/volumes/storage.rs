@@ -6,7 +6,6 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use futures::future::BoxFuture;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{
@@ -17,9 +16,10 @@ use crate::{
         fault::{Cause, Fault},
         host::Host,
         kubelet_root::KubeletRoot,
-        mounts::{Mount, Mounts},
+        mounts::{Mount, MountTable, Mounts},
         plugins::{Csi, DriverUnavailable, Registry, registry::DIRECTORY},
     },
+    teardown::boundary::PodApi,
 };
 
 /// Volumes that a user has approved to count as unpublished without their drivers. Each is the `volume` of a
@@ -42,52 +42,23 @@ pub struct Storage {
     pub sys_block: PathBuf,
     /// procfs.
     pub proc: PathBuf,
-    /// The API server's state of volumes.
-    pub cluster: Arc<dyn Cluster>,
+    /// The API server, which has a state of volumes.
+    pub api: Arc<dyn PodApi>,
     /// One lock for each volume.
     pub locks: VolumeLocks,
     /// What survives a crash.
     pub journal: Journal,
 }
 
-/// The API server's state of this node's volumes. The defaults are for a node without API server: its volumes are known only by the
-/// node's files.
-pub trait Cluster: Send + Sync {
-    /// CSI driver and volume handle of the PersistentVolume of this name; `None` if it does not exist, or the node may not read
-    /// it.
-    fn persistent_volume(&self, _name: String) -> BoxFuture<'static, Result<Option<(String, String)>, String>> {
-        Box::pin(async { Ok(None) })
-    }
-
-    /// The node's `volumesInUse`.
-    fn in_use(&self) -> BoxFuture<'static, Result<Vec<String>, String>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
-
-    /// Removes a volume from the node's `volumesInUse`: after that a controller may detach it.
-    fn remove_in_use(&self, _volume: String) -> BoxFuture<'static, Result<(), String>> {
-        Box::pin(async { Ok(()) })
-    }
-}
-
 /// Locks by volume: work on the same volume is done one after another. Clones share them.
 #[derive(Clone, Default)]
 pub struct VolumeLocks(Arc<Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>>);
-
-/// A node without API server.
-pub struct NoCluster;
 
 // === impl Storage ===
 
 impl Storage {
     /// Mounts, directories and drivers for the pods below this kubelet's root.
-    pub fn new(
-        host: &Host,
-        root: &KubeletRoot,
-        effects: &Effects,
-        cluster: Arc<dyn Cluster>,
-        journal: Journal,
-    ) -> Self {
+    pub fn new(host: &Host, root: &KubeletRoot, effects: &Effects, api: Arc<dyn PodApi>, journal: Journal) -> Self {
         Self {
             mounts: Arc::new(Mounts::new(&host.mountinfo, root.pods())),
             all_mounts: Arc::new(Mounts::new(&host.mountinfo, "/")),
@@ -95,7 +66,7 @@ impl Storage {
             effects: effects.clone(),
             sys_block: host.sys_block.clone(),
             proc: host.proc.clone(),
-            cluster,
+            api,
             locks: VolumeLocks::default(),
             journal,
         }
@@ -103,9 +74,8 @@ impl Storage {
 
     /// The same storage, with these effects.
     pub(in crate::teardown) fn with_effects(&self, effects: &Effects) -> Self {
-        let effects = effects.clone();
         Self {
-            effects,
+            effects: effects.clone(),
             ..self.clone()
         }
     }
@@ -131,10 +101,16 @@ impl Storage {
         self.run_blocking("read", what, |storage| Ok(read(storage)?)).await
     }
 
+    /// The current mount table.
+    pub(super) async fn table(self: &Arc<Self>) -> Result<Arc<MountTable>, Vec<Fault>> {
+        self.read_blocking("the mount table", |storage| storage.all_mounts.read())
+            .await
+    }
+
     /// Removes the volume from `volumesInUse`. `mounted_at` is its former mount point. It fails while anything is mounted in a
     /// directory with the volume's digest in its name: only the mount table shows all of these.
-    pub(super) async fn remove_in_use(self: &Arc<Self>, volume: String, mounted_at: &Path) -> Result<(), Vec<Fault>> {
-        if let Some((driver, digest)) = csi_files::staged_as(&volume) {
+    pub(super) async fn remove_in_use(self: &Arc<Self>, volume: &str, mounted_at: &Path) -> Result<(), Vec<Fault>> {
+        if let Some((driver, digest)) = csi_files::staged_as(volume) {
             self.read_blocking(mounted_at, move |storage| {
                 let table = storage.all_mounts.read()?;
                 let all = storage.root.path().join(csi_files::STAGING);
@@ -149,7 +125,7 @@ impl Storage {
             })
             .await?;
         }
-        let out = self.cluster.remove_in_use(volume).await;
+        let out = self.api.remove_volume_in_use(volume).await;
         out.map_err(|why| fault_of("remove from volumesInUse", mounted_at, &why))
     }
 
@@ -174,8 +150,6 @@ impl VolumeLocks {
         turn.lock_owned().await
     }
 }
-
-impl Cluster for NoCluster {}
 
 /// A fault with this cause.
 pub(super) fn fault_of(verb: &'static str, path: impl AsRef<Path>, why: &dyn std::fmt::Display) -> Vec<Fault> {

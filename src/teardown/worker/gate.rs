@@ -72,15 +72,10 @@ impl Worker {
 
     /// `FinishedByKubelet` if nothing of the pod is left. Records a safe point if a kubelet has nothing to do for the pod again.
     async fn check_finished_by_kubelet(&self, update: &PodUpdate) -> Option<WorkerResult> {
-        let runtime_pod = self
-            .context
-            .node
-            .cri
-            .pod_brief(update.view.pod.uid.as_str())
-            .await
-            .ok()?;
+        let (cri, uid) = (&self.context.node.cri, &update.view.pod.uid);
+        let runtime_pod = cri.pod_brief(uid.as_str()).await.ok()?;
         if runtime_pod.possibly_running().next().is_none() && update.terminates_by_api() {
-            self.context.journal.set_safe_point(&update.view.pod.uid);
+            self.context.journal.set_safe_point(uid);
         }
         // The kubelet may have exited meanwhile, with leftovers for this agent.
         let is_finished = self.belongs_to_kubelet(update)

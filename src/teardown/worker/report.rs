@@ -30,10 +30,8 @@ impl Worker {
         let node = &self.context.node;
         let (proc, logs) = (node.storage.proc.clone(), node.pod_logs_dir.clone());
         let find = move || {
-            let pods = pids
-                .into_iter()
-                .filter_map(|pid| Some((pid, pod_of(&proc, &logs, pid)?)));
-            pods.collect::<BTreeMap<_, _>>()
+            let pod = |pid| Some((pid, pod_of(&proc, &logs, pid)?));
+            pids.into_iter().filter_map(pod).collect::<BTreeMap<_, _>>()
         };
         let pods = node.reads.run_blocking(find).await.unwrap_or_default();
         for Failure { holders, cause, .. } in &mut failures {
@@ -71,10 +69,8 @@ impl Worker {
             retry_at,
             ..Obstacle::from(failure)
         };
-        let mismatch = failures
-            .iter()
-            .find_map(|failure| Some((failure.mismatch.clone()?, failure.to_string())));
-        self.recorder.set_mismatch(mismatch);
+        let mismatch = |failure: &Failure| Some((failure.mismatch.clone()?, failure.to_string()));
+        self.recorder.set_mismatch(failures.iter().find_map(mismatch));
         self.recorder.set_blocked(failures.iter().map(blocked).collect());
     }
 

@@ -11,7 +11,11 @@ use crate::{
         pod::{FULL_NODE, PodUid, PodView},
         termination::{self, Cause},
     },
-    workers::artifacts,
+    unknown::Unknown,
+    workers::{
+        artifacts,
+        stop::{PodStop, StopRejected},
+    },
 };
 
 /// Longest check of the node: terminating pods wait for it.
@@ -24,18 +28,13 @@ const MAX_WORKERS: usize = 16;
 impl PodWorkers {
     /// Adds the pod to the next check of the node. On an overfull node only its outline is kept.
     pub(super) fn check_later(&mut self, view: Arc<PodView>) {
-        let unchecked = self
-            .pods
-            .values()
-            .filter(|pod| matches!(pod, PodState::Unchecked { .. }));
-        let view = if unchecked.count() < FULL_NODE {
-            view
-        } else {
-            Arc::new(view.outline())
+        let is_unchecked = |pod: &&PodState| matches!(pod, PodState::Unchecked { .. });
+        let view = match self.pods.values().filter(is_unchecked).count() < FULL_NODE {
+            true => view,
+            false => Arc::new(view.outline()),
         };
-        let in_check = false;
-        self.pods
-            .insert(view.pod.uid.clone(), PodState::Unchecked { view, in_check });
+        let (uid, in_check) = (view.pod.uid.clone(), false);
+        self.pods.insert(uid, PodState::Unchecked { view, in_check });
         self.check_node();
     }
 
@@ -56,15 +55,16 @@ impl PodWorkers {
         let context = Arc::clone(&self.context);
         self.check.spawn(async move {
             let names = timeout(CHECK_TIMEOUT, artifacts::names_on_node(&context)).await;
-            names.unwrap_or_else(|_| Err(format!("it takes longer than {CHECK_TIMEOUT:?}")))
+            names.unwrap_or_else(|_| Err(format!("it takes longer than {CHECK_TIMEOUT:?}").into()))
         });
     }
 
     /// Begins the termination of pods that have something on the node, and of all if the check failed. Of the others, deleted
     /// ones are queued, and the rest is idle.
-    pub(super) fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, String>, JoinError>) {
-        let found = found.unwrap_or_else(|error| Err(error.to_string()));
-        let found = found.inspect_err(|error| tracing::warn!(error, "Node cannot be checked for pods that do not run"));
+    pub(super) fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, Unknown>, JoinError>) {
+        let found = found.unwrap_or_else(|error| Err(Unknown::new(error)));
+        let found =
+            found.inspect_err(|error| tracing::warn!(%error, "Node cannot be checked for pods that do not run"));
         let checked = self.pods.values().filter_map(|pod| match pod {
             PodState::Unchecked { view, in_check: true } => Some(Arc::clone(view)),
             _ => None,
@@ -102,13 +102,12 @@ impl PodWorkers {
     /// Begins the termination of a pod that waits for a check or a worker, because a user has requested it.
     ///
     /// # Errors
-    /// Why it has to wait: it has nothing on the node, and the maximum number of workers is busy.
-    pub(super) fn begin_waiting(&mut self, uid: &PodUid) -> Result<(), String> {
+    /// If it has to wait: it has nothing on the node, and the maximum number of workers is busy.
+    pub(super) fn begin_waiting(&mut self, uid: &PodUid, stop: &PodStop) -> Result<(), StopRejected> {
         let view = match self.pods.get(uid) {
             Some(PodState::Queued(_)) if self.free_workers() == 0 => {
-                return Err(
-                    "it has nothing on this node, and other such pods are finished first; ask again".to_owned(),
-                );
+                let why = "it has nothing on this node, and other such pods are finished first; ask again";
+                return Err(stop.rejected(why.to_owned(), false));
             }
             Some(PodState::Unchecked { view, .. } | PodState::Queued(view)) => Arc::clone(view),
             _ => return Ok(()),

@@ -1,6 +1,7 @@
 //! Answers requests from the map.
 
 use std::{
+    cmp::Reverse,
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
@@ -42,7 +43,7 @@ impl PodRequests for PodWorkers {
             let why = "an earlier request is being canceled, because a kubelet came; ask again";
             return Err(stop.rejected(why.to_owned(), false));
         }
-        self.begin_waiting(&uid).map_err(|why| stop.rejected(why, false))?;
+        self.begin_waiting(&uid, &stop)?;
         let already_terminated = match self.pods.get(&uid) {
             Some(PodState::Terminating(pod)) => pod.termination.recorder.stage() != Stage::Terminating,
             Some(PodState::Idle(_) | PodState::Finalizing(_)) => true,
@@ -50,9 +51,8 @@ impl PodRequests for PodWorkers {
         };
         if !already_terminated {
             if let Some(eviction) = &stop.eviction {
-                self.context
-                    .events
-                    .event(meant, None, Reason::Evicted, &eviction.message);
+                let events = &self.context.events;
+                events.event(meant, None, Reason::Evicted, &eviction.message);
             }
             match self.pods.get(&uid) {
                 Some(PodState::Active(view)) => self.begin(&Arc::clone(view), Cause::Requested, Some(stop)),
@@ -99,9 +99,8 @@ impl PodRequests for PodWorkers {
             return false;
         };
         let at = self.context.node.clock.now();
-        self.context
-            .journal
-            .record_approval(uid, MismatchApproval { mismatch, at });
+        let approval = MismatchApproval { mismatch, at };
+        self.context.journal.record_approval(uid, approval);
         pod.termination.updates.send_modify(|update| update.approvals += 1);
         true
     }
@@ -131,33 +130,25 @@ impl PodRequests for PodWorkers {
         let mut overview = Overview::default();
         for pod in self.pods.values() {
             match pod {
-                PodState::Terminating(Terminating {
-                    termination,
-                    state: WorkerState::Working,
-                    ..
-                }) => overview.terminating.push(termination.recorder.trace()),
-                PodState::Terminating(pod) if pod.state == WorkerState::Finished => overview.awaiting_finalizers += 1,
+                PodState::Terminating(pod) => match pod.state {
+                    WorkerState::Working => overview.terminating.push(pod.termination.recorder.trace()),
+                    WorkerState::Kept => overview.awaiting_deletion += 1,
+                    WorkerState::Finished => overview.awaiting_finalizers += 1,
+                },
+                PodState::Idle(_) => overview.awaiting_deletion += 1,
                 PodState::Finalizing(_) => overview.awaiting_finalizers += 1,
-                PodState::Terminating(_) | PodState::Idle(_) => overview.awaiting_deletion += 1,
                 PodState::Active(_) | PodState::Unchecked { .. } | PodState::Queued(_) | PodState::Gone => {}
             }
         }
-        overview
-            .terminating
-            .sort_by_key(|trace| std::cmp::Reverse(trace.elapsed_ms));
+        overview.terminating.sort_by_key(|trace| Reverse(trace.elapsed_ms));
         overview
     }
 
     fn traces(&self, name: Option<&ObjectName>) -> Vec<Trace> {
         let active = self.terminating_pods().filter(|pod| pod.state != WorkerState::Finished);
-        let active = active.map(|pod| &pod.termination.recorder);
-        let mut traces: Vec<_> = self
-            .traces
-            .iter()
-            .chain(active)
-            .filter(|record| name.is_none_or(|name| name.names(record.pod())))
-            .map(|record| record.trace())
-            .collect();
+        let all = self.traces.iter().chain(active.map(|pod| &pod.termination.recorder));
+        let named = all.filter(|record| name.is_none_or(|name| name.names(record.pod())));
+        let mut traces: Vec<_> = named.map(|record| record.trace()).collect();
         traces.sort_by_key(|trace| (trace.began, trace.stage == Stage::Finished));
         traces
     }

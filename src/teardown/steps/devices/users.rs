@@ -61,10 +61,9 @@ impl<'a> ClaimUsers<'a> {
 
     /// Each claim, with the UID of another pod that uses it. Without one it may be unprepared.
     fn decide(self) -> Vec<(&'a PreparedClaim, Option<String>)> {
+        let user_of = |users: BTreeSet<String>| users.into_iter().find(|it| self.running.contains(it));
         let claims = self.claims.into_iter();
-        let decided =
-            claims.map(|(prepared, users)| (prepared, users.into_iter().find(|it| self.running.contains(it))));
-        decided.collect()
+        claims.map(|(prepared, users)| (prepared, user_of(users))).collect()
     }
 }
 

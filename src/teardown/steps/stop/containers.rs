@@ -32,7 +32,7 @@ use crate::{
         boundary::Counted,
         context::Context,
         late::{LATE, report_if_late},
-        period::{MIN_STOP, wait_for_deadline},
+        period::{MIN_STOP, RunningPeriod, wait_for_deadline},
     },
     trace_context,
     trace_recorder::TraceRecorder,
@@ -68,8 +68,8 @@ pub struct Stop<'a> {
     pub view: &'a PodView,
     /// The pod in the runtime.
     pub observed: &'a RuntimePod,
-    /// End of the grace period. It may become earlier while this runs.
-    pub deadline: watch::Receiver<Instant>,
+    /// The grace period. It may become shorter while this runs.
+    pub period: watch::Receiver<RunningPeriod>,
     /// The teardown trace.
     pub recorder: &'a TraceRecorder,
 }
@@ -110,9 +110,7 @@ impl Stop<'_> {
         });
         let stoppables: Vec<_> = stoppables.collect();
         let address = Address::new();
-        let stops = stoppables
-            .iter()
-            .map(|stoppable| self.stop_one(stoppable, &stoppables, &address));
+        let stops = stoppables.iter().map(|it| self.stop_one(it, &stoppables, &address));
         let results = tokio::select! {
             biased;
             results = join_all(stops) => results,
@@ -127,25 +125,23 @@ impl Stop<'_> {
     /// exited (CRI-O issues 8748 and 9754): this agent, or the kubelet before it. Before the deadline, a container that is not
     /// listed may still run, and the stop of its sandbox would kill it early.
     async fn detect_exits(&self, stoppables: &[Stoppable<'_>]) -> Infallible {
-        let every = if self.recorder.is_first_attempt() {
-            LIST_EVERY
-        } else {
-            LIST_EVERY_IF_REPEATED
+        let every = match self.recorder.is_first_attempt() {
+            true => LIST_EVERY,
+            false => LIST_EVERY_IF_REPEATED,
         };
         let mut pauses = pauses(FIRST_LATE_PAUSE, LONGEST_LATE_PAUSE).build();
         loop {
-            let left = self.deadline.borrow().saturating_duration_since(Instant::now());
-            let pause = if left.is_zero() {
-                pauses.next().unwrap_or(LONGEST_LATE_PAUSE)
-            } else {
-                every.min(left + FIRST_LATE_PAUSE)
+            let left = self.time_left();
+            let pause = match left.is_zero() {
+                true => pauses.next().unwrap_or(LONGEST_LATE_PAUSE),
+                false => every.min(left + FIRST_LATE_PAUSE),
             };
             sleep(pause).await;
             let query = timeout(LATE, self.context.node.cri.pod_brief(self.view.pod.uid.as_str()));
             let Ok(Ok(pod)) = query.await else {
                 continue;
             };
-            let is_over = *self.deadline.borrow() <= Instant::now();
+            let is_over = self.time_left().is_zero();
             for stoppable in stoppables {
                 let listed = pod.containers.iter().find(|it| it.id == stoppable.container.id);
                 let has_exited = listed.map_or(is_over, |it| !it.state.may_run());
@@ -160,20 +156,14 @@ impl Stop<'_> {
         all: &[Stoppable<'_>],
         address: &Address,
     ) -> Result<(), Failure> {
-        let Stoppable {
-            container,
-            spec,
-            result,
-            ..
-        } = stoppable;
+        let (container, result) = (stoppable.container, &stoppable.result);
         let message = format!("Stopping container {}", container.name);
-        self.context.events.event(
-            self.view,
-            spec.map(|spec| (spec.role, &*spec.name)),
-            Reason::Killing,
-            &message,
+        let (events, of) = (
+            &self.context.events,
+            stoppable.spec.map(|spec| (spec.role, &*spec.name)),
         );
-        if let Some((spec, hook)) = hook_of(container, *spec)
+        events.event(self.view, of, Reason::Killing, &message);
+        if let Some((spec, hook)) = hook_of(container, stoppable.spec)
             && let Err(failure) = self.hook(container, spec, hook, address).await
         {
             // The gate may open again, and the hook must run before the stop.
@@ -185,10 +175,9 @@ impl Stop<'_> {
             return Ok(());
         }
         let stopped = self.stop(stoppable).await;
-        result.send_replace(if stopped.is_ok() {
-            StopResult::Exited
-        } else {
-            StopResult::Failed
+        result.send_replace(match &stopped {
+            Ok(()) => StopResult::Exited,
+            Err(_) => StopResult::Failed,
         });
         stopped
     }
@@ -213,7 +202,7 @@ impl Stop<'_> {
         let span = self.recorder.span(Step::Hook, &container.name);
         let started = journal.hook_started(uid, &container.id, node.clock.now());
         record(container, "hook started", started).await;
-        let deadline = *self.deadline.borrow();
+        let deadline = self.deadline();
         let run = async {
             let address = self.address_for(hook, address).await;
             hooks::run(node, hook, (&container.id, spec), address.as_deref(), deadline).await
@@ -222,7 +211,7 @@ impl Stop<'_> {
             biased;
             () = std::future::ready(()), if deadline <= Instant::now() => Err(HookError::NoTime),
             result = trace_context::scope(span.context(), run) => result,
-            () = wait_for_deadline(self.deadline.clone()) => Err(HookError::Overrun),
+            () = wait_for_deadline(self.period.clone()) => Err(HookError::Overrun),
         };
         checkpoint::after(HOOK, &container.name);
         if let Err(
@@ -275,7 +264,7 @@ impl Stop<'_> {
         }));
         tokio::select! {
             biased;
-            () = wait_for_deadline(self.deadline.clone()) => true,
+            () = wait_for_deadline(self.period.clone()) => true,
             ended = ends => ended.into_iter().all(|ended| ended),
         }
     }
@@ -285,8 +274,8 @@ impl Stop<'_> {
     async fn stop(&self, stoppable: &Stoppable<'_>) -> Result<(), Failure> {
         let container = stoppable.container;
         let mut has_exited = stoppable.has_exited.subscribe();
-        let mut deadline = self.deadline.clone();
-        let mut at = *deadline.borrow_and_update();
+        let mut period = self.period.clone();
+        let mut at = period.borrow_and_update().deadline();
         let mut calls = FuturesUnordered::new();
         calls.push(self.stop_call(container, at));
         let mut open = true;
@@ -322,9 +311,9 @@ impl Stop<'_> {
                     return Ok(());
                 }
                 // The grace period was shortened. A closed channel only means that it will not be again.
-                changed = deadline.changed(), if open => {
+                changed = period.changed(), if open => {
                     open = changed.is_ok();
-                    let nearer = *deadline.borrow_and_update();
+                    let nearer = period.borrow_and_update().deadline();
                     if nearer < at {
                         (at, again, pauses) = (nearer, None, backoff.build());
                         calls.push(self.stop_call(container, at));
@@ -342,10 +331,8 @@ impl Stop<'_> {
     fn report_meanwhile(&self, failure: &Failure) {
         self.context.events.count(Counted::Failed(failure));
         self.recorder.add_failure(Obstacle::from(failure));
-        let message = format!("{NOT_KILLED}: {failure}");
-        self.context
-            .events
-            .event(self.view, None, Reason::FailedKillPod, &message);
+        let (events, message) = (&self.context.events, format!("{NOT_KILLED}: {failure}"));
+        events.event(self.view, None, Reason::FailedKillPod, &message);
     }
 
     /// Returns the deadline with the result.
@@ -355,13 +342,11 @@ impl Stop<'_> {
         let no_later_than = deadline.checked_sub(MIN_STOP).unwrap_or(deadline);
         let slot = self.context.limits.containers.acquire_by(no_later_than).await;
         // It may have become earlier meanwhile.
-        let deadline = deadline.min(*self.deadline.borrow());
+        let deadline = deadline.min(self.deadline());
         let left = stop_timeout(deadline.saturating_duration_since(Instant::now()));
         let kill_at = Instant::now() + left;
-        let call = slot.run(trace_context::scope(
-            span.context(),
-            self.context.node.cri.stop_container(&container.id, left),
-        ));
+        let call = self.context.node.cri.stop_container(&container.id, left);
+        let call = slot.run(trace_context::scope(span.context(), call));
         tokio::pin!(call);
         let result = tokio::select! {
             biased;
@@ -386,12 +371,21 @@ impl Stop<'_> {
         }
     }
 
+    /// End of the grace period.
+    fn deadline(&self) -> Instant {
+        self.period.borrow().deadline()
+    }
+
+    /// What is left of the grace period now.
+    pub fn time_left(&self) -> Duration {
+        self.deadline().saturating_duration_since(Instant::now())
+    }
+
     async fn pod_address(&self) -> Option<String> {
         let mut ips = Vec::new();
         if let Some(sandbox) = self.observed.sandboxes.first() {
             // The hook's request needs time, too.
-            let left = self.deadline.borrow().saturating_duration_since(Instant::now());
-            let patience = LOOKUP.min(left / 2);
+            let patience = LOOKUP.min(self.time_left() / 2);
             match timeout(patience, self.context.node.cri.pod_ips(&sandbox.id)).await {
                 Ok(Ok(found)) => ips = found,
                 Ok(Err(error)) => tracing::warn!(%error, "Pod IP cannot be read from the runtime"),

@@ -5,6 +5,7 @@ use std::{error::Error, io, sync::LazyLock, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 use k8s_openapi::{api::core::v1::HTTPGetAction, apimachinery::pkg::util::intstr::IntOrString};
+use rustls::InvalidMessage;
 use thiserror::Error;
 use tokio::time::Instant;
 
@@ -16,6 +17,7 @@ use crate::{
     },
     node::{effects::Effects, grpc::GrpcError},
     teardown::context::LocalNode,
+    unknown::Unknown,
 };
 
 /// Maximum number of redirects, all to the same host name.
@@ -24,16 +26,13 @@ const MAX_REDIRECTS: usize = 10;
 const USER_AGENT: &str = "kube-lifecycle/1.37";
 
 /// Created for the first hook: most nodes never need it. The error is why it cannot be.
-static CLIENT: LazyLock<Result<reqwest::Client, String>> = LazyLock::new(|| {
+static CLIENT: LazyLock<Result<reqwest::Client, Unknown>> = LazyLock::new(|| {
     let redirects = reqwest::redirect::Policy::custom(|attempt| {
-        let same_host = attempt
-            .previous()
-            .last()
-            .is_some_and(|last| last.host() == attempt.url().host());
-        if same_host && attempt.previous().len() <= MAX_REDIRECTS {
-            attempt.follow()
-        } else {
-            attempt.stop()
+        let last = attempt.previous().last();
+        let same_host = last.is_some_and(|last| last.host() == attempt.url().host());
+        match same_host && attempt.previous().len() <= MAX_REDIRECTS {
+            true => attempt.follow(),
+            false => attempt.stop(),
         }
     });
     // It fails if the process has a provider, which is as good.
@@ -43,7 +42,7 @@ static CLIENT: LazyLock<Result<reqwest::Client, String>> = LazyLock::new(|| {
         .no_proxy()
         .pool_max_idle_per_host(0)
         .redirect(redirects);
-    client.build().map_err(|error| causes(&error))
+    client.build().map_err(|error| causes(&error).into())
 });
 
 /// Why a hook failed. Its output may contain secrets, and is not part of events.
@@ -150,7 +149,7 @@ async fn get(
     address: Option<&str>,
     effects: &Effects,
 ) -> Result<(), HookError> {
-    let client = CLIENT.as_ref().map_err(|why| HookError::HttpGet(why.clone()))?;
+    let client = CLIENT.as_ref().map_err(|why| HookError::HttpGet(why.to_string()))?;
     let send = async |scheme: &str, headers: HeaderMap| {
         let url = url(get, scheme, container, address)?;
         let url = reqwest::Url::parse(&url).map_err(|_| HookError::HttpGet(format!("{url:?} is no URL")))?;
@@ -180,9 +179,8 @@ fn headers(get: &HTTPGetAction) -> HeaderMap {
             headers.append(name, value);
         }
     }
-    headers
-        .entry(header::USER_AGENT)
-        .or_insert(HeaderValue::from_static(USER_AGENT));
+    let user_agent = HeaderValue::from_static(USER_AGENT);
+    headers.entry(header::USER_AGENT).or_insert(user_agent);
     let accept = headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
     if accept.is_empty() {
         headers.remove(header::ACCEPT);
@@ -197,12 +195,8 @@ fn speaks_plain_http(error: &reqwest::Error) -> bool {
         while let Some(inner) = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
             cause = inner;
         }
-        matches!(
-            cause.downcast_ref(),
-            Some(rustls::Error::InvalidMessage(
-                rustls::InvalidMessage::InvalidContentType
-            ))
-        )
+        let not_tls = rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType);
+        cause.downcast_ref() == Some(&not_tls)
     };
     chain(error).any(is_no_record)
 }

@@ -25,6 +25,7 @@ use crate::{
         pod_dir::names,
     },
     teardown::{on_disk::Work, plan::PlannedAction},
+    unknown::Unknown,
 };
 
 mod identity;
@@ -81,9 +82,8 @@ pub fn planned(storage: &Storage, volume: &Volume) -> Result<Calls, Fault> {
 pub async fn tear_down(storage: &Arc<Storage>, volume: &Volume, approved: &Approved) -> Result<(), Vec<Fault>> {
     let target = &target(storage, volume);
     let (identity, staging) = identify(storage, volume).await?;
-    let name = identity
-        .as_ref()
-        .map_or_else(|| target.display().to_string(), Identity::unique_name);
+    let name = identity.as_ref().map(Identity::unique_name);
+    let name = name.unwrap_or_else(|| target.display().to_string());
     let _lock = storage.locks.lock(&name).await;
     let csi = identity.as_ref().map(|identity| CsiVolume {
         storage,
@@ -131,7 +131,7 @@ fn target(storage: &Storage, volume: &Volume) -> PathBuf {
 }
 
 /// The volume in the kubelet's files, and whether it may be staged. Blocks.
-fn read_files(storage: &Storage, volume: &Volume) -> Result<(Result<Identity, String>, bool), Fault> {
+fn read_files(storage: &Storage, volume: &Volume) -> Result<(Result<Identity, Unknown>, bool), Fault> {
     if volume.shape == Shape::Block {
         return Ok((StagingPath::block(storage, &volume.dir.name).read_identity()?, true));
     }

@@ -41,11 +41,8 @@ impl Maps {
             };
         };
         let mut work = Work::on(&dir, &storage.effects);
-        let ids: Vec<_> = device
-            .iter()
-            .chain([&file])
-            .filter_map(|path| loops::file_id(path))
-            .collect();
+        let paths = device.iter().chain([&file]);
+        let ids: Vec<_> = paths.filter_map(|path| loops::file_id(path)).collect();
         for device in loops::devices_on(&file, &ids, &storage.sys_block)? {
             work.record(loops::detach(&device, &storage.sys_block, &storage.effects));
         }
@@ -116,11 +113,8 @@ fn remove_one(dir: &Dir, name: &OsStr, effects: &Effects) -> Result<Outcome, Fau
         Some(FileType::Directory) => dir.remove_empty(name, effects),
         Some(FileType::RegularFile) if dir.read_file(name, 0).is_err() => {
             let why = "a driver has left it where it published a device, and it is not empty: left alone";
-            Err(Fault::new(
-                "remove",
-                dir.path().join(name),
-                Cause::Message(why.to_owned()),
-            ))
+            let (path, cause) = (dir.path().join(name), Cause::Message(why.to_owned()));
+            Err(Fault::new("remove", path, cause))
         }
         Some(_) => dir.remove_file(name, effects),
     }

@@ -50,18 +50,15 @@ pub fn planned(storage: &Storage, volume: &Volume) -> Result<Calls, Fault> {
 
 /// Tears down the pod's mount, or its map of a raw block device.
 pub async fn tear_down(storage: &Arc<Storage>, volume: &Volume) -> Result<(), Vec<Fault>> {
-    let _lock = storage
-        .locks
-        .lock(&format!("{PLUGIN}/{}", volume.dir.name.display()))
-        .await;
+    let name = format!("{PLUGIN}/{}", volume.dir.name.display());
+    let _lock = storage.locks.lock(&name).await;
     let (path, volume) = (volume.path.clone(), volume.clone());
     let (verb, work): (_, fn(&Storage, &Volume) -> _) = match volume.shape {
         Shape::FileSystem => ("tear down", unmount),
         Shape::Block => ("unmap", unmap),
     };
-    storage
-        .run_blocking(verb, path, move |storage| work(storage, &volume))
-        .await
+    let work = move |storage: &Storage| work(storage, &volume);
+    storage.run_blocking(verb, path, work).await
 }
 
 fn unmount(storage: &Storage, volume: &Volume) -> Result<(), Vec<Fault>> {

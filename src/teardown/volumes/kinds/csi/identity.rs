@@ -3,9 +3,12 @@
 use std::{ffi::OsStr, path::Path};
 
 use super::super::super::storage::{Storage, fault_of};
-use crate::node::{
-    csi_files::{FILE, VolumeData, VolumeDataFile, unique_name},
-    fault::Fault,
+use crate::{
+    node::{
+        csi_files::{FILE, VolumeData, VolumeDataFile, unique_name},
+        fault::Fault,
+    },
+    unknown::Unknown,
 };
 
 /// Driver and handle of a volume.
@@ -24,7 +27,7 @@ impl Identity {
     }
 
     /// Driver and handle in the kubelet's file in the directory `dir`, or why it does not identify its volume.
-    pub fn read(data: VolumeDataFile, dir: &Path) -> Result<Self, String> {
+    pub fn read(data: VolumeDataFile, dir: &Path) -> Result<Self, Unknown> {
         let why = match data {
             VolumeDataFile::Missing => "it does not exist".to_owned(),
             VolumeDataFile::Invalid(why) => why,
@@ -45,13 +48,13 @@ impl Identity {
         path: &Path,
     ) -> Result<Option<Self>, Vec<Fault>> {
         let Some(name) = name.to_str() else { return Ok(None) };
-        let found = storage.cluster.persistent_volume(name.to_owned()).await;
+        let found = storage.api.persistent_volume(name).await;
         let found = found.map_err(|why| fault_of("find the PersistentVolume of", path, &why))?;
         Ok(found.map(|(driver, handle)| Self { driver, handle }))
     }
 }
 
 /// Why the kubelet's file in the directory `dir` does not identify its volume.
-pub fn unidentified(dir: &Path, why: &str) -> String {
-    format!("{:?} does not identify its volume ({why})", dir.join(FILE))
+pub fn unidentified(dir: &Path, why: &str) -> Unknown {
+    format!("{:?} does not identify its volume ({why})", dir.join(FILE)).into()
 }

@@ -34,15 +34,11 @@ pub fn mounted_elsewhere(table: &MountTable, root: &KubeletRoot, staged: &Path, 
 pub fn mounted_alone(table: &MountTable, staged: &Path, paths: &[PathBuf]) -> Vec<Mount> {
     let is_alone = |mount: &Mount| {
         let is_on_device = |other: &Mount| other.device == mount.device;
-        others(table, is_on_device, |other| is_own(paths, other))
-            .next()
-            .is_none()
+        let mut others = others(table, is_on_device, |other| is_own(paths, other));
+        others.next().is_none()
     };
-    table
-        .mounts_at_or_below(&[staged])
-        .into_iter()
-        .filter(is_alone)
-        .collect()
+    let mounts = table.mounts_at_or_below(&[staged]).into_iter();
+    mounts.filter(is_alone).collect()
 }
 
 /// The mounts `of` something, except the `known` ones. The table shows a mount once for each view of the directory that it is
@@ -56,10 +52,8 @@ fn others(
     let (known, unknown): (Vec<_>, Vec<_>) = all.partition(|mount| known(mount));
     let is_view_of = move |other: &Mount, known: &Mount| {
         let is_same = (other.device, &other.root) == (known.device, &known.root);
-        is_same
-            && table
-                .mounted_on(other)
-                .is_some_and(|on| table.mounted_on(known) == Some(on))
+        let mounted_on = table.mounted_on(other);
+        is_same && mounted_on.is_some() && mounted_on == table.mounted_on(known)
     };
     let others = unknown.into_iter();
     others.filter(move |other| !known.iter().any(|known| is_view_of(other, known)))

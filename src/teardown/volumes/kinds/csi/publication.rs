@@ -13,7 +13,6 @@ use crate::node::{
     fault::{Cause, Fault},
     grpc::{CallFailure, GrpcError},
     holders::{Holders, holders},
-    mounts::MountTable,
     plugins::DriverUnavailable,
     unmounts::Call,
 };
@@ -49,11 +48,9 @@ pub async fn unpublish(storage: &Arc<Storage>, volume: Option<CsiVolume<'_>>, ta
         }
         let Some(volume) = volume else {
             // It is not mounted yet, or already unmounted.
-            let is_done = mounted == 0 && !is_link;
-            return if is_done {
-                Ok(())
-            } else {
-                Err(unidentified(VERB, target, is_link))
+            return match mounted == 0 && !is_link {
+                true => Ok(()),
+                false => Err(unidentified(VERB, target, is_link)),
             };
         };
         let identity = volume.identity;
@@ -77,14 +74,12 @@ pub async fn unpublish(storage: &Arc<Storage>, volume: Option<CsiVolume<'_>>, ta
             volume.check_unpublished(VERB, target, failure).await?;
             return Ok(());
         }
-        match table(storage).await?.mounts_on(target).len() {
+        match storage.table().await?.mounts_on(target).len() {
             0 => return Ok(()),
             left if left < mounted => mounted = left,
             _ => {
-                let why = format!(
-                    "driver {} reported success, but it is still mounted; the call is retried",
-                    identity.driver
-                );
+                let driver = &identity.driver;
+                let why = format!("driver {driver} reported success, but it is still mounted; the call is retried");
                 return Err(fault_of(VERB, target, &why));
             }
         }
@@ -127,7 +122,7 @@ impl CsiVolume<'_> {
         path: &Path,
         failure: DriverFailure,
     ) -> Result<(), Vec<Fault>> {
-        let mounts = table(self.storage).await?.mounts_at_or_below(&[path]);
+        let mounts = self.storage.table().await?.mounts_at_or_below(&[path]);
         let mounted: Vec<_> = mounts.into_iter().map(|mount| mount.path).collect();
         let (why, is_unknown) = match failure {
             DriverFailure::Refused(error) if !mounted.is_empty() || error.is_blocked() => {
@@ -162,19 +157,10 @@ async fn check_empty(storage: &Arc<Storage>, verb: &'static str, target: &Path) 
 async fn unmount_inside(storage: &Arc<Storage>, target: &Path) -> Result<(), Vec<Fault>> {
     let within = target.to_owned();
     let unmount = move |storage: &Storage| {
-        storage
-            .all_mounts
-            .unmount_all_below(&within, &storage.effects)
-            .map(drop)
+        let unmounted = storage.all_mounts.unmount_all_below(&within, &storage.effects);
+        unmounted.map(drop)
     };
     storage.run_blocking("unmount", target, unmount).await
-}
-
-/// The current mount table.
-pub async fn table(storage: &Arc<Storage>) -> Result<Arc<MountTable>, Vec<Fault>> {
-    storage
-        .read_blocking("the mount table", |storage| storage.all_mounts.read())
-        .await
 }
 
 /// The driver's error as a fault, with the holders of the mount if it is busy.
@@ -199,16 +185,10 @@ async fn holders_of(storage: &Arc<Storage>, path: &Path) -> Option<Holders> {
     let found = storage.read_blocking(path, move |storage| {
         let table = storage.all_mounts.read()?;
         let in_flight = &storage.effects.unmounting.in_flight;
-        let found = holders(
-            &storage.proc,
-            &table,
-            &table.mounts_at_or_below(&[&busy]),
-            in_flight,
-            Call::FindHolders,
-        );
-        Ok(found
-            .into_values()
-            .find(|it| !it.processes.is_empty() || it.is_incomplete))
+        let mounts = table.mounts_at_or_below(&[&busy]);
+        let found = holders(&storage.proc, &table, &mounts, in_flight, Call::FindHolders);
+        let mut found = found.into_values();
+        Ok(found.find(|it| !it.processes.is_empty() || it.is_incomplete))
     });
     found.await.ok().flatten()
 }

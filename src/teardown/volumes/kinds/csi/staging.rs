@@ -17,6 +17,7 @@ use crate::{
         fault::Fault,
     },
     teardown::on_disk::Work,
+    unknown::Unknown,
 };
 
 pub const VERB: &str = "unstage";
@@ -125,7 +126,7 @@ impl StagingPath {
     }
 
     /// The volume in the kubelet's file, or why that does not identify it.
-    pub fn read_identity(&self) -> Result<Result<Identity, String>, Fault> {
+    pub fn read_identity(&self) -> Result<Result<Identity, Unknown>, Fault> {
         let data = self.data();
         let identity = Identity::read(csi_files::read_at(&data)?, &data);
         Ok(match (self, identity) {

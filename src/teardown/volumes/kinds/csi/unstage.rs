@@ -15,7 +15,7 @@ use super::{
     },
     identity::Identity,
     other_mounts::{mounted_alone, mounted_elsewhere},
-    publication::{CsiVolume, DriverFailure, table},
+    publication::{CsiVolume, DriverFailure},
     staging::{StagingPath, VERB},
     users::{self, User},
 };
@@ -109,25 +109,20 @@ impl CsiVolume<'_> {
             faults.extend(done.err().into_iter().flatten());
         }
         ok_if_empty(faults)?;
-        storage.remove_in_use(name.clone(), &mounted_at).await?;
+        storage.remove_in_use(&name, &mounted_at).await?;
         storage.journal.set_maybe_active_file_systems(&name, Vec::new());
         remove_files(storage, stages, has_pod).await
     }
 
     fn leave_staged(self, user: &User, published: &[FileSystem]) {
-        let Identity { driver, handle } = self.identity;
+        let Identity { driver, handle: volume } = self.identity;
         if user.identity.is_ok() {
             let user = &user.pod;
-            tracing::debug!(
-                driver,
-                volume = handle,
-                user,
-                "Another pod uses the volume; it stays staged"
-            );
+            tracing::debug!(driver, volume, user, "Another pod uses the volume; it stays staged");
             // The last pod that uses it records its device again.
             self.change_recorded(|recorded| recorded.retain(|it| !published.contains(it)));
         } else {
-            tracing::warn!(driver, volume = handle, why = %user, "Another pod may use the volume; it stays staged");
+            tracing::warn!(driver, volume, why = %user, "Another pod may use the volume; it stays staged");
         }
     }
 
@@ -158,7 +153,7 @@ impl CsiVolume<'_> {
         let Ok(Ok(stages)) = self.staging_paths_unless_used(Some(own), known).await else {
             return faults;
         };
-        let Ok(table) = table(self.storage).await else {
+        let Ok(table) = self.storage.table().await else {
             return faults;
         };
         let globals: Vec<_> = stages.iter().map(StagingPath::global).collect();
@@ -183,7 +178,7 @@ impl CsiVolume<'_> {
         published: &[FileSystem],
     ) -> Result<(), Vec<Fault>> {
         let (storage, global) = (self.storage, &stage.global());
-        let before = table(storage).await?;
+        let before = storage.table().await?;
         let mounted = before.mounts_at_or_below(&[global]);
         if mounted.is_empty() && unstaged.is_empty() && published.is_empty() {
             let stage = stage.clone();
@@ -195,8 +190,7 @@ impl CsiVolume<'_> {
         if let Some(other) = mounted_elsewhere(&before, &storage.root, global, globals) {
             let why =
                 format!("no pod uses it, but it is also mounted at {other:?}; it is unstaged after that is unmounted");
-            let fault = Fault::new(VERB, global, Cause::Message(why));
-            return Err(vec![fault]);
+            return Err(fault_of(VERB, global, &why));
         }
         let mounted_alone = mounted_alone(&before, global, globals);
         check_no_other_mounts(storage, global, &mounted_alone).await?;
@@ -207,14 +201,8 @@ impl CsiVolume<'_> {
         add_missing(&mut file_systems, published);
         self.record(&file_systems).await;
         self.call_driver(global).await?;
-        check_inactive(
-            storage,
-            global,
-            Some(global.clone()),
-            file_systems,
-            !unstaged.is_empty(),
-        )
-        .await?;
+        let (staged_at, was_active) = (Some(global.clone()), !unstaged.is_empty());
+        check_inactive(storage, global, staged_at, file_systems, was_active).await?;
         if !mounted.is_empty() {
             tracing::info!(path = %global.display(), "Volume is unstaged");
         }
@@ -243,7 +231,7 @@ impl CsiVolume<'_> {
         if let Err(failure) = done {
             self.check_unpublished(VERB, global, failure).await?;
         }
-        if table(storage).await?.mounts_at_or_below(&[global]).is_empty() {
+        if storage.table().await?.mounts_at_or_below(&[global]).is_empty() {
             return Ok(());
         }
         let driver = &identity.driver;
@@ -330,7 +318,7 @@ pub(super) async fn drop_replaced(
     if unstaged.is_empty() {
         return Ok(());
     }
-    let (table, staging) = (table(storage).await?, storage.root.path().join(STAGING));
+    let (table, staging) = (storage.table().await?, storage.root.path().join(STAGING));
     let of_others =
         |mount: &&Mount| mount.path.starts_with(&staging) && !paths.iter().any(|path| mount.path.starts_with(path));
     let others: Vec<_> = table.all().filter(of_others).filter_map(Mount::disk).collect();
@@ -341,10 +329,8 @@ pub(super) async fn drop_replaced(
 /// A driver that unstages may detach the device: no other mount namespace may still have these file systems mounted.
 async fn check_no_other_mounts(storage: &Arc<Storage>, global: &Path, mounted: &[Mount]) -> Result<(), Vec<Fault>> {
     // Only file systems on a device are affected.
-    let on_devices = mounted
-        .iter()
-        .filter(|mount| mount.disk().is_some() || mount.fs_type == "btrfs");
-    let devices: Vec<_> = on_devices.map(|mount| mount.device).collect();
+    let is_on_device = |mount: &&Mount| mount.disk().is_some() || mount.fs_type == "btrfs";
+    let devices: Vec<_> = mounted.iter().filter(is_on_device).map(|it| it.device).collect();
     if devices.is_empty() {
         return Ok(());
     }

@@ -12,11 +12,14 @@ use super::{
     super::super::storage::{Approved, Storage, fault_of},
     identity::Identity,
     other_mounts::mounted_elsewhere,
-    publication::{CsiVolume, table},
+    publication::CsiVolume,
     staging::{StagingPath, VERB},
     unstage, users,
 };
-use crate::node::{csi_files::staging_name, fault::Fault};
+use crate::{
+    node::{csi_files::staging_name, fault::Fault},
+    unknown::Unknown,
+};
 
 /// Prefix of CSI volumes in `volumesInUse`.
 const CSI: &str = "kubernetes.io/csi/";
@@ -129,7 +132,7 @@ async fn remove_in_use(storage: &Arc<Storage>, volume: &str) -> Result<(), Vec<F
     if !unstaged.is_empty() {
         unstage::check_inactive(storage, Path::new(volume), None, unstaged, true).await?;
     }
-    storage.remove_in_use(volume.to_owned(), Path::new(volume)).await?;
+    storage.remove_in_use(volume, Path::new(volume)).await?;
     storage.journal.set_maybe_active_file_systems(volume, Vec::new());
     Ok(())
 }
@@ -159,7 +162,7 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
         Ok((of.may_be_staged()?, users::find_user_of_unidentified(storage, &of)?))
     });
     let (may_be_staged, user) = check.await?;
-    let table = table(storage).await?;
+    let table = storage.table().await?;
     let is_mounted = !table.mounts_at_or_below(&[&data, &global]).is_empty();
     let unknown = match stage {
         StagingPath::FileSystem { .. } => "no file identifies the volume",
@@ -185,9 +188,10 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
 }
 
 /// Volumes in use without any file on this node, and a file that may be about any of them.
-async fn find_in_use_not_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<String>), Vec<Fault>> {
-    let why_not = |why: String| fault_of("get volumesInUse of", "the Node", &why);
-    let mut in_use: BTreeSet<String> = storage.cluster.in_use().await.map_err(why_not)?.into_iter().collect();
+async fn find_in_use_not_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<Unknown>), Vec<Fault>> {
+    let in_use = storage.api.volumes_in_use().await;
+    let in_use = in_use.map_err(|why| fault_of("get volumesInUse of", "the Node", &why))?;
+    let mut in_use: BTreeSet<String> = in_use.into_iter().collect();
     in_use.retain(|name| name.starts_with(CSI));
     if in_use.is_empty() {
         return Ok((in_use, None));
@@ -197,9 +201,9 @@ async fn find_in_use_not_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<Stri
 }
 
 /// Volumes with files on this node, and a file that does not identify its volume.
-fn identities(storage: &Storage) -> Result<(BTreeSet<String>, Option<String>), Fault> {
+fn identities(storage: &Storage) -> Result<(BTreeSet<String>, Option<Unknown>), Fault> {
     let (mut names, mut unread) = (BTreeSet::new(), None);
-    let mut add = |identified: Result<Identity, String>| match identified {
+    let mut add = |identified: Result<Identity, Unknown>| match identified {
         Ok(identity) => drop(names.insert(identity.unique_name())),
         Err(not) => drop(unread.get_or_insert(not)),
     };

@@ -14,6 +14,7 @@ use super::{
 use crate::{
     node::{
         csi_files,
+        dirs::Dir,
         fault::{Cause, Fault},
         pod_dir::{entries_by_plugin, names, other_pods},
     },
@@ -21,6 +22,7 @@ use crate::{
         storage::Storage,
         volume::{Shape, Volume},
     },
+    unknown::Unknown,
 };
 
 /// A pod that uses a volume.
@@ -33,12 +35,21 @@ pub struct User {
     /// Name of the volume in the pod, or of the PersistentVolume.
     volume: OsString,
     /// The volume, or the file that does not show which one it is.
-    pub identity: Result<Identity, String>,
+    pub identity: Result<Identity, Unknown>,
 }
 
 // === impl User ===
 
 impl User {
+    fn with_file_system(pod: String, volume: OsString, identity: Result<Identity, Unknown>) -> Self {
+        Self {
+            pod,
+            shape: Shape::FileSystem,
+            volume,
+            identity,
+        }
+    }
+
     /// Whether this volume of a pod is the one that it uses.
     fn is_of(&self, volume: &Volume) -> bool {
         *self.pod == *volume.pod.uid() && self.shape == volume.shape && self.volume == volume.dir.name
@@ -120,7 +131,6 @@ fn unreadable_pod_dir(fault: Fault) -> Fault {
 /// Adds all uses of volumes by pods of this node, up to the first that cannot be read.
 pub fn read_users(storage: &Storage, users: &mut Vec<User>) -> Result<(), Fault> {
     let mut devices: BTreeMap<OsString, BTreeSet<String>> = BTreeMap::new();
-    let mut seen = BTreeSet::new();
     for pod in other_pods(&storage.root, "")? {
         let pod = pod?;
         for (plugin, volume) in entries_by_plugin(&pod, names::DEVICES)? {
@@ -128,37 +138,15 @@ pub fn read_users(storage: &Storage, users: &mut Vec<User>) -> Result<(), Fault>
                 devices.entry(volume).or_default().insert(pod.name());
             }
         }
-        let plugin = Path::new(names::VOLUMES).join(names::CSI);
-        let Some(volumes) = pod.open_below(&plugin)? else {
-            continue;
-        };
-        for volume in volumes.names()? {
-            let Some(dir) = volumes.open_below(&volume)? else {
-                continue;
-            };
-            let identity = Identity::read(csi_files::read(&dir)?, dir.path());
-            seen.insert((pod.name(), volume.clone()));
-            let (pod, shape) = (pod.name(), Shape::FileSystem);
-            users.push(User {
-                pod,
-                shape,
-                volume,
-                identity,
-            });
-        }
+        read_file_systems(&pod, users)?;
     }
     // A mount over the directory hides a volume, but does not remove it.
+    let mut seen: BTreeSet<_> = users.iter().map(|it| (it.pod.clone(), it.volume.clone())).collect();
     let table = storage.all_mounts.read()?;
     for (pod, volume, dir) in table.all().filter_map(|it| published(storage, &it.path)) {
         if seen.insert((pod.clone(), volume.clone())) {
             let identity = Err(unidentified(&dir, "a mount hides its directory"));
-            let shape = Shape::FileSystem;
-            users.push(User {
-                pod,
-                shape,
-                volume,
-                identity,
-            });
+            users.push(User::with_file_system(pod, volume, identity));
         }
     }
     // Raw block volumes may be mapped or published for pods without a link to them.
@@ -177,6 +165,20 @@ pub fn read_users(storage: &Storage, users: &mut Vec<User>) -> Result<(), Fault>
             volume: volume.clone(),
             identity: identity.clone(),
         }));
+    }
+    Ok(())
+}
+
+/// Adds the volumes with a directory in this directory of a pod.
+fn read_file_systems(pod: &Dir, users: &mut Vec<User>) -> Result<(), Fault> {
+    let Some(volumes) = pod.open_below(Path::new(names::VOLUMES).join(names::CSI))? else {
+        return Ok(());
+    };
+    for volume in volumes.names()? {
+        if let Some(dir) = volumes.open_below(&volume)? {
+            let identity = Identity::read(csi_files::read(&dir)?, dir.path());
+            users.push(User::with_file_system(pod.name(), volume, identity));
+        }
     }
     Ok(())
 }
