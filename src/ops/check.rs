@@ -30,8 +30,8 @@ pub use collector::collector_rights;
 use collector::for_collector;
 pub use item::{Group, Item};
 use node::{journal, other_processes, runtime, socket};
-pub use report::{CONFIGURATION, Report, USAGE};
-pub use row::{Row, Verdict};
+pub use report::Report;
+pub use row::{CONFIGURATION, FAILURE, Row, UNAVAILABLE, USAGE, Verdict, exit_code, most_severe};
 use server::{credentials, server};
 
 /// Validates the flags, and checks everything that the agent needs.

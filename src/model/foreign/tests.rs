@@ -57,7 +57,7 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
         tracing::warn!(shown = %text, quoted = text, debugged = ?text, "{text}");
         tracing::info_span!("pod", pod.name = %text).in_scope(|| tracing::warn!("Within"));
     }));
-    let row = |seen: &str| Row::new(Item::RUNTIME, check::Verdict::Failed, seen, seen);
+    let row = |seen: &str| Row::new(Item::RUNTIME, check::Verdict::Failed(check::FAILURE), seen, seen);
     all.insert("table of check", Report::new(vec![row(text)]).table(false));
     let answer = admin::json_answer(&json!({ text: [text] }))
         .unwrap()

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{
     item::Item,
-    row::{Row, Verdict},
+    row::{FAILURE, Row, Verdict},
     server::{self, credentials, in_time},
 };
 use crate::{
@@ -160,8 +160,8 @@ fn failed_query(what: Item, error: &ApiError) -> Row {
         _ => None,
     };
     match proof {
-        Some(401) => Row::new(what, Verdict::Failed, error, REJECTED),
-        Some(403) => Row::new(what, Verdict::Failed, error, REMEDY),
+        Some(401) => Row::new(what, Verdict::Failed(FAILURE), error, REJECTED),
+        Some(403) => Row::new(what, Verdict::Failed(FAILURE), error, REMEDY),
         _ => server::failed_query(what, error, "--gc-kubeconfig", [REJECTED, REMEDY]),
     }
 }
@@ -180,7 +180,7 @@ fn rights_row(missing: &[ResourceAttributes], kinds: usize) -> Row {
         more => format!(" and {more} more"),
     };
     let seen = format!("may not: {}{more}", named.join(", "));
-    Row::new(WHAT, Verdict::Failed, seen, REMEDY)
+    Row::new(WHAT, Verdict::Failed(FAILURE), seen, REMEDY)
 }
 
 #[cfg(test)]
