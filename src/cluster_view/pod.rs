@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::{
+    api::core::v1::{Event, Pod},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 
 use super::{
     nodes::{ComponentView, component, is_blocked_pod},
@@ -57,31 +60,26 @@ pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation 
     let has_ended = phase.is_some_and(is_terminal_phase);
     let node = NodeView::of(around, now);
 
-    let mut facts = Vec::new();
-    let mut causes = match &meta.deletion_timestamp {
-        Some(expires) => {
-            let (ago, left) = (age_since(expires.0, now), between(now, expires.0));
-            facts.push(match left.is_zero() {
-                true => format!("is being deleted; its grace period expired {ago} ago"),
-                false => format!("is being deleted; its grace period expires in {}", age(left)),
-            });
-            // The object goes only after the node is done, so finalizers hold it alone once it has a terminal phase.
-            let is_done = around.node.is_none() || has_ended && running.is_empty();
-            let severity = if is_done { Severity::Blocking } else { Severity::Later };
-            let finalizers = meta.finalizers.iter().flatten();
-            let finalizers = finalizers.map(|finalizer| Cause::finalizer(severity, finalizer));
-            let deletion = Deletion {
-                timestamp: expires.0,
-                grace: meta.deletion_grace_period_seconds,
-            };
-            causes_of_node(node_name, &node, around, deletion, now)
-                .into_iter()
-                .chain(finalizers)
-                .collect()
-        }
-        None if has_ended => vec![Cause::ended_not_deleted(phase, None)],
-        None => vec![Cause::not_deleted(phase, None)],
-    };
+    let (mut causes, mut facts) = (Vec::new(), Vec::new());
+    if let Some(expires) = &meta.deletion_timestamp {
+        let (ago, left) = (age_since(expires.0, now), between(now, expires.0));
+        facts.push(match left.is_zero() {
+            true => format!("is being deleted; its grace period expired {ago} ago"),
+            false => format!("is being deleted; its grace period expires in {}", age(left)),
+        });
+        causes.extend(cause_of_node(node_name, &node, around));
+        causes.extend(causes_of_events(&around.events, now));
+        causes.extend(cause_of_grace_period(meta, node.terminator, now));
+        // The object goes only after the node is done, so finalizers hold it alone once it has a terminal phase.
+        let is_done = around.node.is_none() || has_ended && running.is_empty();
+        let severity = if is_done { Severity::Blocking } else { Severity::Later };
+        let finalizers = meta.finalizers.iter().flatten();
+        causes.extend(finalizers.map(|finalizer| Cause::finalizer(severity, finalizer)));
+    } else if has_ended {
+        causes.push(Cause::ended_not_deleted(phase, None));
+    } else {
+        causes.push(Cause::not_deleted(phase, None));
+    }
     causes.sort_by_key(|cause| cause.severity);
 
     facts.extend(phase.map(|phase| format!("phase {phase}")));
@@ -103,28 +101,18 @@ pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation 
         let facts = [format!("kubelet: {}", node.kubelet), format!("agent: {}", node.agent)];
         objects.push(ObjectFacts::new(&format!("Node {node_name}"), uid, &facts));
     }
-    Explanation {
-        objects,
-        end: escape_control_chars(&end),
-        causes,
-    }
+    let end = escape_control_chars(&end);
+    Explanation { objects, causes, end }
 }
 
-/// What its node still has to do for a pod that is being deleted.
-fn causes_of_node(
-    name: &str,
-    view: &NodeView,
-    around: &Surroundings,
-    deletion: Deletion,
-    now: Timestamp,
-) -> Vec<Cause> {
-    let mut causes = Vec::from_iter(cause_of_node(name, view, around));
-    causes.extend(causes_of_events(&around.events, now));
+/// What is left of the grace period of a pod that is being deleted.
+fn cause_of_grace_period(meta: &ObjectMeta, terminator: Terminator, now: Timestamp) -> Option<Cause> {
+    let deletion = Deletion {
+        timestamp: meta.deletion_timestamp.as_ref()?.0,
+        grace: meta.deletion_grace_period_seconds,
+    };
     let grace = CountedGrace::by_kubelet(deletion, now);
-    if !grace.left.is_zero() {
-        causes.push(grace_period(Severity::Waiting, grace, view.terminator));
-    }
-    causes
+    (!grace.left.is_zero()).then(|| grace_period(Severity::Waiting, grace, terminator))
 }
 
 fn cause_of_node(node: &str, view: &NodeView, around: &Surroundings) -> Option<Cause> {

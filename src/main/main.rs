@@ -11,8 +11,8 @@ use std::{env, ffi::OsString, process::ExitCode};
 use jiff::Timestamp;
 use pod_teardown::{
     cli::{
-        Cli, GcVerb, HandoverArgs, OutputFormat, PodQueryArgs, QueryFlags, ReportArgs, TimelineArgs, TimelineFormat,
-        UsageError, Verb,
+        Cli, GcVerb, HandoverArgs, OutputFormat, PodQueryArgs, QueryFlags, TimelineArgs, TimelineFormat, UsageError,
+        Verb,
     },
     explanation::Explanation,
     handover::guard::holds::SafetyHolds,
@@ -145,13 +145,10 @@ async fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
         Verb::Plan(PodQueryArgs { pod, query: flags }) => {
             query(&flags, &admin::plan::request_path(&pod.id()?), plan::text).await
         }
-        Verb::Report(ReportArgs {
-            since,
-            verdict,
-            query: flags,
-        }) => {
-            let text = |report: &Report, is_wide| report::text(report, verdict, is_wide);
-            query(&flags, &admin::report::request_path(since), text).await
+        Verb::Report(arguments) => {
+            let text = |report: &Report, is_wide| report::text(report, arguments.verdict, is_wide);
+            let path = admin::report::request_path(arguments.since);
+            query(&arguments.query, &path, text).await
         }
         Verb::Stop(arguments) => stop_pod(arguments).await,
         Verb::Holds(flags) => {

@@ -1,5 +1,7 @@
 //! Sends requests to the agent, and prints its answers.
 
+use std::time::Duration;
+
 use pod_teardown::{
     cli::{OutputFormat, QueryFlags, SocketFlag},
     ops::client,
@@ -14,7 +16,7 @@ pub async fn query<T: DeserializeOwned>(
     path: &str,
     text: impl Fn(&T, bool) -> String,
 ) -> anyhow::Result<()> {
-    let answer = client::get_raw(&socket.socket, path).await?;
+    let answer = client::get_raw(&socket.socket, path, Duration::ZERO).await?;
     match output {
         OutputFormat::Json => print(&answer.json()?),
         OutputFormat::Table | OutputFormat::Wide => print_text(&text(&answer.parse()?, *output == OutputFormat::Wide)),

@@ -50,8 +50,19 @@ impl CollectorAdmin {
         }
     }
 
+    /// Its status.
+    pub(in crate::ops) fn report(&self) -> GcReport {
+        let work = self.query(WorkReport::new);
+        GcReport {
+            synced: work.as_ref().is_some_and(|work| work.synced),
+            election: self.election.view(),
+            credentials_expire: self.client.credentials_expiry(),
+            work,
+        }
+    }
+
     /// Queries the present state; `None` while the collector is on standby.
-    pub(in crate::ops) fn query<T>(&self, query: impl FnOnce(&Core, Instant) -> T) -> Option<T> {
+    fn query<T>(&self, query: impl FnOnce(&Core, Instant) -> T) -> Option<T> {
         let current = self.current.borrow().clone();
         current.map(|shared| query(&shared.lock(), Instant::now()))
     }
@@ -77,14 +88,7 @@ pub(super) fn why(gc: Option<&CollectorAdmin>, name: &ObjectName) -> Result<Expl
 
 /// Answers with the collector's status.
 pub(super) fn status(gc: Option<&CollectorAdmin>) -> Answer {
-    let gc = gc.ok_or_else(|| not_found(NO_COLLECTOR))?;
-    let work = gc.query(WorkReport::new);
-    json_answer(&GcReport {
-        synced: work.as_ref().is_some_and(|work| work.synced),
-        election: gc.election.view(),
-        credentials_expire: gc.client.credentials_expiry(),
-        work,
-    })
+    json_answer(&gc.ok_or_else(|| not_found(NO_COLLECTOR))?.report())
 }
 
 /// Answers with the active objects of the graph, or those that the query selects.

@@ -34,10 +34,6 @@ pub fn json_response(code: StatusCode, body: &impl Serialize) -> Response<Full<B
     }
 }
 
-pub fn pods_disabled() -> Refused {
-    not_found("this agent takes no pods down: it runs with --mode never")
-}
-
 pub fn agent_stopping() -> Refused {
     unavailable("the agent is stopping")
 }

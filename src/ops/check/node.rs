@@ -65,8 +65,7 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
         Ok(Peek::InUse) => {
             let why = "an agent with another --kubelet-root has it open";
             let row = Row::from_problem(WHAT, &problems::journal(state_dir, &why, true));
-            let verdict = Verdict::Failed(CONFIGURATION);
-            (Row { verdict, ..row }, None)
+            (row.with(Verdict::Failed(CONFIGURATION)), None)
         }
         Err(error) if error.prevents_start() => {
             let problem = problems::journal(state_dir, &error, false);
@@ -90,23 +89,18 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
 /// Checks whether the admin socket can be created.
 pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
     const WHAT: Item = Item::ADMIN_SOCKET;
+    let shown = path.display();
     let problem = |why: &dyn Display, is_taken| Row::from_problem(WHAT, &problems::admin_socket(path, why, is_taken));
     match timeout(REQUEST_TIMEOUT, admin::socket::is_listened_on(path)).await {
-        Ok(Ok(None)) => Row::ok(WHAT, format!("{} can be created", path.display())),
-        Ok(Ok(Some(false))) => Row::ok(
-            WHAT,
-            format!(
-                "{} can be created; it replaces the socket of an agent that has exited",
-                path.display()
-            ),
-        ),
-        Ok(Ok(Some(true))) if agent_runs => {
-            Row::ok(WHAT, format!("the agent that runs here listens on {}", path.display()))
+        Ok(Ok(None)) => Row::ok(WHAT, format!("{shown} can be created")),
+        Ok(Ok(Some(false))) => {
+            let seen = format!("{shown} can be created; it replaces the socket of an agent that has exited");
+            Row::ok(WHAT, seen)
         }
-        Ok(Ok(Some(true))) | Err(_) => Row {
-            verdict: Verdict::Failed(CONFIGURATION),
-            ..problem(&"another process listens on it", true)
-        },
+        Ok(Ok(Some(true))) if agent_runs => Row::ok(WHAT, format!("the agent that runs here listens on {shown}")),
+        Ok(Ok(Some(true))) | Err(_) => {
+            problem(&"another process listens on it", true).with(Verdict::Failed(CONFIGURATION))
+        }
         Ok(Err(error)) => problem(&error, false),
     }
 }
@@ -143,20 +137,15 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
         Ok(()) => Row::ok(Item::MOUNT_NAMESPACE, "the same as the runtime's"),
         Err(problem) => {
             let row = Row::from_problem(Item::MOUNT_NAMESPACE, &problem);
-            let is_absent = problem.kind == ProblemKind::Absent;
-            let verdict = if is_absent {
-                Verdict::Failed(UNAVAILABLE)
+            if problem.kind == ProblemKind::Absent {
+                row.with(Verdict::Failed(UNAVAILABLE))
             } else {
-                row.verdict
-            };
-            Row { verdict, ..row }
+                row
+            }
         }
     };
-    vec![
-        Row::ok(WHAT, seen),
-        mount_namespace,
-        cgroups(&settings.cgroup_root).await,
-    ]
+    let cgroups = cgroups(&settings.cgroup_root).await;
+    vec![Row::ok(WHAT, seen), mount_namespace, cgroups]
 }
 
 async fn cgroups(root: &str) -> Row {
@@ -186,10 +175,9 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
             }),
             ..
         }) => Row::ok(Item::OTHER_AGENTS, format!("only the service (pid {pid})")),
-        Err(error @ LockError::Taken { .. }) => Row {
-            verdict: Verdict::Warning,
-            ..Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, true))
-        },
+        Err(error @ LockError::Taken { .. }) => {
+            Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, true)).with(Verdict::Warning)
+        }
         Err(error) => Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, false)),
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::row::{CONFIGURATION, Row, UNAVAILABLE, USAGE, Verdict, most_severe};
-use crate::model::foreign::ForeignText;
+use crate::{model::foreign::ForeignText, words::format_count};
 
 /// All rows, and what follows from them.
 #[derive(Debug, Clone, Serialize)]
@@ -75,8 +75,7 @@ fn summary(rows: &[Row], exit_code: u8) -> String {
             let warnings = rows.iter().filter(|row| row.verdict == Verdict::Warning).count();
             let warnings = match warnings {
                 0 => String::new(),
-                1 => " (1 warning)".to_owned(),
-                more => format!(" ({more} warnings)"),
+                count => format!(" ({})", format_count(count as u64, "warning")),
             };
             return format!("ready: the agent can work here{warnings}");
         }
@@ -87,8 +86,8 @@ fn summary(rows: &[Row], exit_code: u8) -> String {
     };
     let failed = rows.iter().filter_map(Row::exit_code).count();
     let all = rows.iter().filter(|row| row.verdict != Verdict::Skipped).count();
-    let checks = if all == 1 { "check" } else { "checks" };
-    format!("not ready: {failed} of {all} {checks} failed; exit code {exit_code}: {meaning}")
+    let all = format_count(all as u64, "check");
+    format!("not ready: {failed} of {all} failed; exit code {exit_code}: {meaning}")
 }
 
 #[cfg(test)]

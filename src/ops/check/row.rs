@@ -103,6 +103,11 @@ impl Row {
         Self::new(item, verdict, &problem.what, &problem.remedy)
     }
 
+    /// The same row with another result.
+    pub(super) fn with(self, verdict: Verdict) -> Self {
+        Self { verdict, ..self }
+    }
+
     /// The exit code of a failure.
     pub(super) fn exit_code(&self) -> Option<u8> {
         match self.verdict {

@@ -17,6 +17,7 @@ use crate::{
         expiry::{Expiry, expires_soon},
         with_timeout,
     },
+    config::PodSettings,
     model::problems,
     node::identity::Identity,
 };
@@ -30,15 +31,15 @@ const OTHER_ERROR: &str = "read `kubectl get --raw /readyz` and the API server's
 /// Timeout of each request to the API server or the runtime.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks the API server at this URL. `recorded`: the Node UID in the journal. `needs_lease`: the agent has to read the Node's Lease.
+/// Checks the API server. `recorded`: the Node UID in the journal.
 pub(super) async fn server(
     api: &ApiClient,
-    url: &Uri,
+    pods: &PodSettings,
     node_name: &str,
-    needs_lease: bool,
     machine: &Identity,
     recorded: Option<&str>,
 ) -> Vec<Row> {
+    let url = &pods.kube.cluster_url;
     let mut rows = vec![match in_time(api.version()).await {
         Ok(version) => Row::ok(Item::API_SERVER, format!("{version} at {url}")),
         Err(error) => return vec![refused(url, Item::API_SERVER, &error)],
@@ -54,14 +55,14 @@ pub(super) async fn server(
         Err(error) => refused(url, Item::NODE_IDENTITY, &error),
     });
     let selector = json!({ "rawSelector": format!("spec.nodeName={node_name}") });
-    let pods = |verb| json!({ "verb": verb, "resource": "pods", "fieldSelector": selector });
+    let of_node = |verb| json!({ "verb": verb, "resource": "pods", "fieldSelector": selector });
     let status = |resource| json!({ "verb": "patch", "resource": resource, "subresource": "status" });
     let events = |verb| json!({ "verb": verb, "resource": "events" });
     let mut node_status = status("nodes");
     node_status["name"] = node_name.into();
     let rights = [
-        (Item::LIST_PODS, pods("list")),
-        (Item::WATCH_PODS, pods("watch")),
+        (Item::LIST_PODS, of_node("list")),
+        (Item::WATCH_PODS, of_node("watch")),
         (Item::PATCH_POD_STATUS, status("pods")),
         (Item::DELETE_PODS, json!({ "verb": "delete", "resource": "pods" })),
         (Item::PATCH_NODE_STATUS, node_status),
@@ -71,6 +72,7 @@ pub(super) async fn server(
     let lease = json!({
         "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease", "name": node_name,
     });
+    let needs_lease = pods.take_over_after.is_some();
     let lease = needs_lease.then_some((Item::GET_LEASE, lease));
     for (what, attributes) in rights.into_iter().chain(lease) {
         rows.push(match in_time(api.is_allowed(&attributes)).await {
@@ -140,9 +142,9 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
 }
 
 /// Checks when credentials expire; `None` if they do not show it.
-pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
+pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Config) -> Option<Row> {
     match Expiry::of_config(config) {
-        Ok(expiry) => expiry.map(|expiry| expiry_row(what, renew, expiry, now)),
+        Ok(expiry) => expiry.map(|expiry| expiry_row(what, renew, expiry, Timestamp::now())),
         Err(error) => Some(Row::new(
             what,
             Verdict::Failed(CONFIGURATION),
