@@ -23,7 +23,7 @@ mod values;
 pub use control::{ApprovalRequest, HandoverArgs, PauseRequest, StopArgs, StopRequest};
 pub use gc::GcVerb;
 pub use node::{CheckArgs, NodeFlags};
-pub use object::{ObjectArg, PodArg, parse_pod_name};
+pub use object::{ObjectArg, PodArg, UsageError, parse_pod_name};
 pub use output::{DEFAULT_SOCKET, OutputFormat, QueryFlags, SocketFlag, TimelineFormat};
 pub use read::unknown_variables;
 pub use show::{PodQueryArgs, ReportArgs, TimelineArgs};

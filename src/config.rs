@@ -165,21 +165,20 @@ pub async fn validate(flags: &NodeFlags) -> Result<Settings, Vec<Problem>> {
         None
     });
     let shutdown_timeout = problems.ok_or_record(duration("--shutdown-timeout", &flags.shutdown_timeout));
-    match (node_name, pods, gc, metrics, shutdown_timeout) {
-        (Some(node_name), Some(pods), Some(gc), Some(metrics), Some(shutdown_timeout)) if problems.0.is_empty() => {
-            Ok(Settings {
-                otlp,
-                node_name,
-                pods,
-                gc,
-                state_dir: flags.state_dir.clone(),
-                socket: flags.socket.socket.clone(),
-                metrics,
-                shutdown_timeout,
-            })
-        }
-        _ => Err(problems.0),
-    }
+    let settings = || {
+        Some(Settings {
+            otlp,
+            node_name: node_name?,
+            pods: pods?,
+            gc: gc?,
+            state_dir: flags.state_dir.clone(),
+            socket: flags.socket.socket.clone(),
+            metrics: metrics?,
+            shutdown_timeout: shutdown_timeout?,
+        })
+    };
+    let settings = settings().filter(|_| problems.0.is_empty());
+    settings.ok_or(problems.0)
 }
 
 async fn pod_settings(flags: &NodeFlags, problems: &mut Problems) -> Option<PodSettings> {
@@ -382,18 +381,17 @@ fn metrics_addr(text: Option<&str>) -> Result<Option<SocketAddr>, Problem> {
 }
 
 fn duration(flag: &str, text: &str) -> Result<Duration, Problem> {
-    let parsed = match humantime::parse_duration(text) {
+    let why = match humantime::parse_duration(text) {
         // The library accepts 0 without a unit.
-        Ok(_) if !text.contains(char::is_alphabetic) => Err("it has no unit".to_owned()),
-        Ok(duration) if duration > MAX_DURATION => Err("it is longer than a day".to_owned()),
-        parsed => parsed.map_err(|_| "it is not a duration".to_owned()),
+        Ok(_) if !text.contains(char::is_alphabetic) => "it has no unit",
+        Ok(duration) if duration > MAX_DURATION => "it is longer than a day",
+        Ok(duration) => return Ok(duration),
+        Err(_) => "it is not a duration",
     };
-    parsed.map_err(|error| {
-        Problem::usage(
-            format!("{flag} {text}: {error}"),
-            "use a number with a unit, such as 20s, 1500ms or 2m",
-        )
-    })
+    Err(Problem::usage(
+        format!("{flag} {text}: {why}"),
+        "use a number with a unit, such as 20s, 1500ms or 2m",
+    ))
 }
 
 /// The probes need at least [`MIN_TAKE_OVER_AFTER`].

@@ -6,7 +6,7 @@ mod sender;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use jiff::Timestamp;
-use serde::Serialize;
+use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -32,26 +32,6 @@ const QUEUE: usize = 1024;
 /// Maximum length of an object's name (DNS subdomain, RFC 1123).
 const NAME_LIMIT: usize = 253;
 
-/// The `involvedObject` of an event.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Involved {
-    /// Group and version, such as `apps/v1`.
-    pub api_version: String,
-    /// Kind, such as `Pod`.
-    pub kind: String,
-    /// Empty for cluster-scoped objects.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// UID.
-    pub uid: String,
-    /// The part of the object, such as a container.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub field_path: Option<String>,
-}
-
 /// Records events and sends them in the background. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Events {
@@ -75,13 +55,14 @@ impl EventSink for Events {
             };
             format!("spec.{list}{{{name}}}")
         });
-        let involved = Involved {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            namespace: view.pod.namespace.to_string(),
-            name: view.pod.name.to_string(),
-            uid: view.pod.uid.to_string(),
+        let involved = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some(view.pod.namespace.to_string()),
+            name: Some(view.pod.name.to_string()),
+            uid: Some(view.pod.uid.to_string()),
             field_path,
+            resource_version: None,
         };
         self.send(&involved, true, reason, message);
     }
@@ -125,46 +106,38 @@ impl Events {
     }
 
     /// Records an event about any object. It is not correlated with others.
-    pub fn record(&self, object: &Involved, reason: Reason, message: &str) {
+    pub fn record(&self, object: &ObjectReference, reason: Reason, message: &str) {
         self.send(object, false, reason, message);
     }
 
-    fn send(&self, involved: &Involved, is_correlated: bool, reason: Reason, message: &str) {
+    fn send(&self, involved: &ObjectReference, is_correlated: bool, reason: Reason, message: &str) {
         let message = &*ForeignText::new(message);
         let (now, wall) = (Instant::now(), self.wall.now());
-        let new = EventCount {
-            name: name(&involved.name, wall).into(),
+        let [namespace, object, uid] =
+            [&involved.namespace, &involved.name, &involved.uid].map(|it| it.as_deref().unwrap_or_default());
+        let mut event = EventCount {
+            name: name(object, wall).into(),
             count: 1,
             first_timestamp: wall,
         };
-        let event = if is_correlated {
+        if is_correlated {
             let key = EventKey {
-                uid: involved.uid.as_str().into(),
+                uid: uid.into(),
                 field_path: involved.field_path.clone(),
                 reason,
             };
             let mut correlator = self.correlator.lock().unwrap_or_else(PoisonError::into_inner);
-            correlator.correlate(key, message, new, now)
-        } else {
-            Some(new)
-        };
-        let Some(EventCount {
-            name,
-            count,
-            first_timestamp,
-        }) = event
-        else {
-            return;
-        };
+            match correlator.correlate(key, message, event, now) {
+                Some(counted) => event = counted,
+                None => return,
+            }
+        }
         // Events about cluster-scoped objects are in namespace `default`.
-        let namespace: Arc<str> = match &*involved.namespace {
-            "" => "default".into(),
-            namespace => namespace.into(),
-        };
+        let namespace: Arc<str> = if namespace.is_empty() { "default" } else { namespace }.into();
         let create = json!({
             "kind": "Event",
             "apiVersion": "v1",
-            "metadata": { "namespace": &*namespace, "name": &*name },
+            "metadata": { "namespace": &*namespace, "name": &*event.name },
             "involvedObject": involved,
             "reason": reason,
             "message": message,
@@ -172,17 +145,17 @@ impl Events {
             "source": { "component": "pod-teardown", "host": &*self.node_name },
             "reportingComponent": "pod-teardown",
             "reportingInstance": &*self.node_name,
-            "firstTimestamp": seconds(first_timestamp),
+            "firstTimestamp": seconds(event.first_timestamp),
             "lastTimestamp": seconds(wall),
-            "count": count,
+            "count": event.count,
         });
-        let patch = json!({ "message": message, "lastTimestamp": seconds(wall), "count": count });
+        let patch = json!({ "message": message, "lastTimestamp": seconds(wall), "count": event.count });
         let event = QueuedEvent {
             namespace,
-            name,
-            uid: involved.uid.clone(),
+            name: event.name,
+            uid: uid.to_owned(),
             create: create.to_string().into(),
-            patch: (count > 1).then(|| patch.to_string().into()),
+            patch: (event.count > 1).then(|| patch.to_string().into()),
             reason,
             message: message.to_owned(),
             recorded_at: now,
@@ -228,12 +201,12 @@ mod tests {
         });
         let (recorder, sender) = Events::new(send_event, "n1", Arc::default());
         tokio::spawn(sender);
-        let node = Involved {
-            api_version: "v1".to_owned(),
-            kind: "Node".to_owned(),
-            name: "n1".to_owned(),
-            uid: "uid-of-n1".to_owned(),
-            ..Involved::default()
+        let node = ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Node".to_owned()),
+            name: Some("n1".to_owned()),
+            uid: Some("uid-of-n1".to_owned()),
+            ..ObjectReference::default()
         };
         recorder.record(&node, Reason::TeardownBlocked, "message");
         let event = events.recv().await.unwrap();

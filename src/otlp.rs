@@ -8,10 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use opentelemetry_otlp::SpanExporter;
 use opentelemetry_sdk::{error::OTelSdkError, trace::SpanExporter as _};
-use tokio::{
-    sync::mpsc::{self, error::TrySendError},
-    time::timeout,
-};
+use tokio::{sync::mpsc, time::timeout};
 
 use crate::{counters::Counters, model::trace::Trace};
 
@@ -62,11 +59,10 @@ pub fn exporter(mut collector: SpanExporter, node: &str, counters: Arc<Counters>
 impl TraceExporter {
     /// Queues a trace. It is dropped, counted and logged if the queue is full.
     pub fn export(&self, trace: Trace, outcome: Outcome) {
-        let Err(TrySendError::Full((trace, _)) | TrySendError::Closed((trace, _))) =
-            self.queue.try_send((trace, outcome))
-        else {
+        let Err(unsent) = self.queue.try_send((trace, outcome)) else {
             return;
         };
+        let (trace, _) = unsent.into_inner();
         tracing::warn!(
             pod.uid = trace.uid,
             pod.namespace = trace.namespace,

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use tokio::{
     sync::watch,
     time::{Instant, MissedTickBehavior, interval, timeout},
@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     api::{ApiClient, ApiError},
     clock::WallClock,
-    events::{Events, Involved},
+    events::Events,
     handover::{
         cluster::read_node,
         condition::{RoleCondition, reported_event},
@@ -122,12 +122,12 @@ impl NodeConditionReporter {
     }
 }
 
-fn involved(node: &Node) -> Involved {
-    Involved {
-        api_version: "v1".to_owned(),
-        kind: "Node".to_owned(),
-        name: node.metadata.name.clone().unwrap_or_default(),
-        uid: node.metadata.uid.clone().unwrap_or_default(),
-        ..Involved::default()
+fn involved(node: &Node) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: node.metadata.name.clone(),
+        uid: node.metadata.uid.clone(),
+        ..ObjectReference::default()
     }
 }

@@ -6,7 +6,12 @@ use uuid::{Uuid, fmt::Hyphenated};
 use crate::object_name::ObjectName;
 
 /// Namespace of a name without one, as in kubectl.
-const DEFAULT_NAMESPACE: &str = "default";
+pub(super) const DEFAULT_NAMESPACE: &str = "default";
+
+/// A mistake in the arguments that clap cannot find.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct UsageError(pub String);
 
 /// A pod.
 #[derive(Debug, Clone, Args)]
@@ -41,8 +46,8 @@ impl PodArg {
     ///
     /// # Errors
     /// When it has two namespaces, or is no legal name.
-    pub fn id(&self) -> Result<String, String> {
-        pod_id(&self.pod, self.namespace.as_deref())
+    pub fn id(&self) -> Result<String, UsageError> {
+        parse_pod(&self.pod, self.namespace.as_deref(), DEFAULT_NAMESPACE)
     }
 }
 
@@ -53,16 +58,18 @@ impl ObjectArg {
     ///
     /// # Errors
     /// When it has no name or two namespaces.
-    pub fn name(&self) -> Result<Option<ObjectName>, String> {
+    pub fn name(&self) -> Result<Option<ObjectName>, UsageError> {
         let Some(kind) = &self.kind else { return Ok(None) };
         let name = match &self.name {
             Some(name) => name,
             None if is_uid(kind) => return Ok(Some(ObjectName::Uid(kind.clone()))),
-            None => return Err(format!("{kind} has no NAME: name KIND and NAME, or a UID")),
+            None => {
+                return Err(UsageError(format!("{kind} has no NAME: name KIND and NAME, or a UID")));
+            }
         };
         let mut object: ObjectName = format!("{kind}/{name}")
             .parse()
-            .map_err(|syntax| format!("the object {syntax}"))?;
+            .map_err(|syntax| UsageError(format!("the object {syntax}")))?;
         if let ObjectName::Named { namespace, .. } = &mut object {
             *namespace = one_namespace(namespace.as_deref(), self.namespace.as_deref())?;
         }
@@ -73,8 +80,9 @@ impl ObjectArg {
     ///
     /// # Errors
     /// As [`ObjectArg::name`], and when it is missing.
-    pub fn required_name(&self) -> Result<ObjectName, String> {
-        self.name()?.ok_or_else(|| "name KIND and NAME, or a UID".to_owned())
+    pub fn required_name(&self) -> Result<ObjectName, UsageError> {
+        self.name()?
+            .ok_or_else(|| UsageError("name KIND and NAME, or a UID".to_owned()))
     }
 }
 
@@ -82,20 +90,16 @@ impl ObjectArg {
 ///
 /// # Errors
 /// As [`PodArg::id`], and for a UID.
-pub fn parse_pod_name(text: &str, flag: Option<&str>, default: &str) -> Result<(String, String), String> {
+pub fn parse_pod_name(text: &str, flag: Option<&str>, default: &str) -> Result<(String, String), UsageError> {
     let pod = parse_pod(text, flag, default)?;
     let (namespace, name) = pod
         .split_once('/')
-        .ok_or_else(|| format!("{pod} is a UID, which its node knows: name the pod"))?;
+        .ok_or_else(|| UsageError(format!("{pod} is a UID, which its node knows: name the pod")))?;
     Ok((namespace.to_owned(), name.to_owned()))
 }
 
-/// A pod as [`PodArg::id`] returns it. `flag` is its namespace.
-pub(super) fn pod_id(text: &str, flag: Option<&str>) -> Result<String, String> {
-    parse_pod(text, flag, DEFAULT_NAMESPACE)
-}
-
-fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<String, String> {
+/// A pod as [`PodArg::id`] returns it. `flag` is its namespace, `default` that of a name without one.
+pub(super) fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<String, UsageError> {
     let (namespace, name) = match text.split_once('/') {
         Some((namespace, name)) => (Some(namespace), name),
         None if flag.is_none() && is_uid(text) => return Ok(text.to_owned()),
@@ -103,19 +107,19 @@ fn parse_pod(text: &str, flag: Option<&str>, default: &str) -> Result<String, St
     };
     let namespace = one_namespace(namespace, flag)?.unwrap_or_else(|| default.to_owned());
     if !is_legal(&namespace) || !is_legal(name) {
-        return Err(format!(
+        return Err(UsageError(format!(
             "{text:?} is no name of a pod: it must be NAME, NAMESPACE/NAME, such as default/web-0, or a UID"
-        ));
+        )));
     }
     Ok(format!("{namespace}/{name}"))
 }
 
 /// The namespace of the name or of the flag.
-fn one_namespace(named: Option<&str>, flag: Option<&str>) -> Result<Option<String>, String> {
+fn one_namespace(named: Option<&str>, flag: Option<&str>) -> Result<Option<String>, UsageError> {
     match (named, flag) {
-        (Some(named), Some(flag)) if named != flag => Err(format!(
+        (Some(named), Some(flag)) if named != flag => Err(UsageError(format!(
             "two namespaces: --namespace {flag} and {named} in the name; name one of them"
-        )),
+        ))),
         (named, flag) => Ok(named.or(flag).map(str::to_owned)),
     }
 }
@@ -154,7 +158,7 @@ mod tests {
         ] {
             match (parse_pod(text, flag, DEFAULT_NAMESPACE), shown) {
                 (Ok(pod), Ok(shown)) => assert_eq!(pod, shown, "{text} {flag:?}"),
-                (Err(error), Err(words)) => assert!(error.contains(words), "{text} {flag:?}: {error}"),
+                (Err(UsageError(error)), Err(words)) => assert!(error.contains(words), "{text} {flag:?}: {error}"),
                 (parsed, _) => panic!("{text} {flag:?}: {parsed:?}"),
             }
         }
@@ -176,7 +180,7 @@ mod tests {
             ("Namespace", Some("old"), None, "Namespace/old"),
             (UID, None, None, UID),
         ] {
-            assert_eq!(named(kind, name, namespace).as_deref(), Ok(shown));
+            assert_eq!(named(kind, name, namespace).unwrap(), shown);
         }
         for (kind, name, namespace, words) in [
             ("deploy", None, None, "has no NAME"),
@@ -184,7 +188,7 @@ mod tests {
             ("deploy", Some("a/web"), Some("b"), "two namespaces"),
             ("deploy", Some(""), None, "must be"),
         ] {
-            let error = named(kind, name, namespace).unwrap_err();
+            let UsageError(error) = named(kind, name, namespace).unwrap_err();
             assert!(error.contains(words), "{error}");
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::{
-    object::{PodArg, pod_id},
+    object::{DEFAULT_NAMESPACE, PodArg, UsageError, parse_pod},
     output::{QueryFlags, SocketFlag, TimelineFormat},
     values::since,
 };
@@ -51,8 +51,8 @@ impl TimelineArgs {
     ///
     /// # Errors
     /// As [`PodArg::id`].
-    pub fn id(&self) -> Result<Option<String>, String> {
-        let id = |pod: &String| pod_id(pod, self.namespace.as_deref());
+    pub fn id(&self) -> Result<Option<String>, UsageError> {
+        let id = |pod: &String| parse_pod(pod, self.namespace.as_deref(), DEFAULT_NAMESPACE);
         self.pod.as_ref().map(id).transpose()
     }
 }

@@ -33,14 +33,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, &'static str> {
 }
 
 /// Parses a grace period: seconds, as in kubectl, or a duration with a unit, which is rounded up to seconds.
-pub(super) fn grace_period(text: &str) -> Result<i64, String> {
+pub(super) fn grace_period(text: &str) -> Result<i64, &'static str> {
     if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
-        return text.parse().map_err(|_| "it is too long".to_owned());
+        return text.parse().map_err(|_| "it is too long");
     }
-    let duration = humantime::parse_duration(text)
-        .map_err(|_| "it must be seconds, such as 5, or a number with a unit, such as 2m".to_owned())?;
+    let duration = humantime::parse_duration(text);
+    let duration = duration.map_err(|_| "it must be seconds, such as 5, or a number with a unit, such as 2m")?;
     let seconds = duration.as_secs() + u64::from(duration.subsec_nanos() > 0);
-    i64::try_from(seconds).map_err(|_| "it is too long".to_owned())
+    i64::try_from(seconds).map_err(|_| "it is too long")
 }
 
 /// Parses the duration of a pause.

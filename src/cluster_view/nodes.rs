@@ -13,7 +13,7 @@ use crate::{
     clock::between,
     handover::condition::{condition_of, condition_of_type},
     model::{event::Reason, foreign::ForeignText},
-    ops::output::{age_since, column, table, wide_column},
+    ops::output::{age_since, cell, table, wide_cell},
 };
 
 /// An agent renews its condition every 5 minutes. After more than twice this time it does not run, or cannot reach the API server.
@@ -158,29 +158,28 @@ pub fn text(lines: &[NodeLine], is_wide: bool, now: Timestamp) -> String {
         return "No nodes found.\n".to_owned();
     }
     let count = |count: Option<usize>| count.map_or_else(|| "?".to_owned(), |count| count.to_string());
-    let state = |it: &Option<ComponentView>| it.as_ref().map_or("<none>", |it| it.state).to_owned();
-    let cell = |it: &Option<ComponentView>, text: &dyn Fn(&ComponentView) -> Option<String>| {
-        it.as_ref().and_then(text).unwrap_or_else(|| "-".to_owned())
-    };
+    let state = |it: Option<&ComponentView>| it.map_or("<none>", |it| it.state);
     let since = |it: &ComponentView| it.since.map(|since| age_since(since, now));
     let reason = |it: &ComponentView| match it.state {
-        "silent" => Some(it.last_report(now)),
-        _ => Some(it.reason.clone()),
+        "silent" => it.last_report(now),
+        _ => it.reason.clone(),
     };
-    let columns = [
-        column("NAME", |line: &NodeLine| line.name.clone()),
-        column("KUBELET", |line: &NodeLine| state(&line.kubelet)),
-        wide_column("SINCE", |line: &NodeLine| cell(&line.kubelet, &since)),
-        column("AGENT", |line: &NodeLine| state(&line.agent)),
-        wide_column("SINCE", |line: &NodeLine| cell(&line.agent, &since)),
-        column("REASON", |line: &NodeLine| cell(&line.agent, &reason)),
-        column("TERMINATING", |line: &NodeLine| count(line.terminating)),
-        column("BLOCKED", |line: &NodeLine| count(line.blocked)),
-        wide_column("MESSAGE", |line: &NodeLine| {
-            cell(&line.agent, &|agent| Some(agent.message.clone()))
-        }),
-    ];
-    table(&columns, lines, is_wide)
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+    let row = |line: &NodeLine| {
+        let (kubelet, agent) = (line.kubelet.as_ref(), line.agent.as_ref());
+        [
+            cell("NAME", &line.name),
+            cell("KUBELET", state(kubelet)),
+            wide_cell("SINCE", or_dash(kubelet.and_then(since))),
+            cell("AGENT", state(agent)),
+            wide_cell("SINCE", or_dash(agent.and_then(since))),
+            cell("REASON", or_dash(agent.map(reason))),
+            cell("TERMINATING", count(line.terminating)),
+            cell("BLOCKED", count(line.blocked)),
+            wide_cell("MESSAGE", agent.map_or("-", |agent| &agent.message)),
+        ]
+    };
+    table(lines.iter().map(row), is_wide)
 }
 
 #[cfg(test)]

@@ -3,9 +3,15 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::{
+    api::core::v1::{Event, Pod},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 
-use super::nodes::{ComponentView, component, is_blocked_pod};
+use super::{
+    nodes::{ComponentView, component, is_blocked_pod},
+    read::{ReadError, Surroundings},
+};
 use crate::{
     clock::between,
     explanation::{
@@ -33,17 +39,6 @@ const MAX_EVENT_AGE: Duration = Duration::from_secs(15 * 60);
 /// A kubelet renews its Lease every 10 s. Most of this time allows for the difference of two clocks.
 const MAX_LEASE_AGE: Duration = Duration::from_secs(2 * 60);
 
-/// The objects around a pod.
-#[derive(Debug)]
-pub struct Surroundings {
-    /// `None` if no Node is assigned, `Ok(None)` if its Node does not exist, `Err` with the reason if it cannot be read.
-    pub node: Option<Result<Option<Node>, String>>,
-    /// When the Lease of the Node was renewed; `None` if unknown.
-    pub lease_renewed: Option<Timestamp>,
-    /// `Err` with the reason if they cannot be read.
-    pub events: Result<Vec<Event>, String>,
-}
-
 /// The node of a pod.
 struct NodeView {
     kubelet: String,
@@ -56,16 +51,13 @@ struct NodeView {
 /// Explains a pod by its object and the objects around it.
 pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation {
     let (meta, status) = (&pod.metadata, pod.status.clone().unwrap_or_default());
-    let [namespace, name] = [&meta.namespace, &meta.name].map(|it| it.as_deref().unwrap_or_default());
+    let [namespace, name, uid] = [&meta.namespace, &meta.name, &meta.uid].map(|it| it.as_deref().unwrap_or_default());
     let node_name = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     let node_name = node_name.unwrap_or_default();
-    let statuses = status.container_statuses.as_deref().unwrap_or_default();
-    let running: Vec<&str> = statuses
-        .iter()
-        .filter(|it| is_running(it))
-        .map(|it| &*it.name)
-        .collect();
-    let has_ended = status.phase.as_deref().is_some_and(is_terminal_phase);
+    let statuses = status.container_statuses.iter().flatten();
+    let running: Vec<&str> = statuses.filter(|it| is_running(it)).map(|it| &*it.name).collect();
+    let phase = status.phase.as_deref();
+    let has_ended = phase.is_some_and(is_terminal_phase);
     let node = NodeView::of(around, now);
 
     let (mut causes, mut facts) = (Vec::new(), Vec::new());
@@ -77,68 +69,64 @@ pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation 
         });
         causes.extend(cause_of_node(node_name, &node, around));
         causes.extend(causes_of_events(&around.events, now));
-        let deletion = Deletion {
-            timestamp: expires.0,
-            grace: meta.deletion_grace_period_seconds,
-        };
-        let grace = CountedGrace::by_kubelet(deletion, now);
-        if !grace.left.is_zero() {
-            causes.push(grace_period(Severity::Waiting, grace, node.terminator));
-        }
+        causes.extend(cause_of_grace_period(meta, node.terminator, now));
         // The object goes only after the node is done, so finalizers hold it alone once it has a terminal phase.
         let is_done = around.node.is_none() || has_ended && running.is_empty();
         let severity = if is_done { Severity::Blocking } else { Severity::Later };
         let finalizers = meta.finalizers.iter().flatten();
         causes.extend(finalizers.map(|finalizer| Cause::finalizer(severity, finalizer)));
+    } else if has_ended {
+        causes.push(Cause::ended_not_deleted(phase, None));
     } else {
-        let phase = status.phase.as_deref();
-        causes.push(match has_ended {
-            true => Cause::ended_not_deleted(phase, None),
-            false => Cause::not_deleted(phase, None),
-        });
+        causes.push(Cause::not_deleted(phase, None));
     }
     causes.sort_by_key(|cause| cause.severity);
 
-    facts.extend(status.phase.as_ref().map(|phase| format!("phase {phase}")));
+    facts.extend(phase.map(|phase| format!("phase {phase}")));
     if !running.is_empty() {
         facts.push(format!("running containers, as last reported: {}", running.join(", ")));
     }
-    facts.push(match node_name {
-        "" => "is not scheduled to a node".to_owned(),
-        node => format!("node {node}"),
-    });
-    let uid = meta.uid.as_deref().unwrap_or_default();
-    let mut objects = vec![ObjectFacts::new(&format!("Pod {namespace}/{name}"), uid, &facts)];
-    if let Some(Ok(Some(object))) = &around.node {
-        let uid = object.metadata.uid.as_deref().unwrap_or_default();
-        let facts = [format!("kubelet: {}", node.kubelet), format!("agent: {}", node.agent)];
-        objects.push(ObjectFacts::new(&format!("Node {node_name}"), uid, &facts));
-    }
     let mut end = conclusion(&causes);
-    if !node_name.is_empty() {
+    if node_name.is_empty() {
+        facts.push("is not scheduled to a node".to_owned());
+    } else {
+        facts.push(format!("node {node_name}"));
         end += &format!(
             " Containers, mounts and cgroups are seen on its node only: run pod-teardown why {namespace}/{name} on {node_name}."
         );
     }
-    Explanation {
-        objects,
-        end: escape_control_chars(&end),
-        causes,
+    let mut objects = vec![ObjectFacts::new(&format!("Pod {namespace}/{name}"), uid, &facts)];
+    if let Some(Ok(object)) = &around.node {
+        let uid = object.metadata.uid.as_deref().unwrap_or_default();
+        let facts = [format!("kubelet: {}", node.kubelet), format!("agent: {}", node.agent)];
+        objects.push(ObjectFacts::new(&format!("Node {node_name}"), uid, &facts));
     }
+    let end = escape_control_chars(&end);
+    Explanation { objects, causes, end }
+}
+
+/// What is left of the grace period of a pod that is being deleted.
+fn cause_of_grace_period(meta: &ObjectMeta, terminator: Terminator, now: Timestamp) -> Option<Cause> {
+    let deletion = Deletion {
+        timestamp: meta.deletion_timestamp.as_ref()?.0,
+        grace: meta.deletion_grace_period_seconds,
+    };
+    let grace = CountedGrace::by_kubelet(deletion, now);
+    (!grace.left.is_zero()).then(|| grace_period(Severity::Waiting, grace, terminator))
 }
 
 fn cause_of_node(node: &str, view: &NodeView, around: &Surroundings) -> Option<Cause> {
     let NodeView { kubelet, agent, .. } = view;
     let (kind, message, remedy) = match around.node.as_ref()? {
-        Err(why) => return Some(Cause::unknown("its Node", why)),
-        Ok(None) => (
+        Err(ReadError::NotFound(_)) => (
             CauseKind::NodeMissing,
             format!("its Node {node} does not exist: no component reports what runs on that node"),
             "kube-controller-manager deletes such pods after about a minute, even if they run: shut the node down, or start its \
              kubelet, which registers the Node again",
         ),
-        Ok(Some(_)) if view.terminator != Terminator::NoProcess => return None,
-        Ok(Some(_)) => {
+        Err(why) => return Some(Cause::unknown("its Node", &why.to_string())),
+        Ok(_) if view.terminator != Terminator::NoProcess => return None,
+        Ok(_) => {
             let (kind, what) = match view.is_kubelet_unknown {
                 true => (CauseKind::NodeUnreachable, format!("node {node} is unreachable")),
                 false => (
@@ -155,10 +143,10 @@ fn cause_of_node(node: &str, view: &NodeView, around: &Surroundings) -> Option<C
 }
 
 /// The last event of each reason that is not too old, the latest first.
-fn causes_of_events(events: &Result<Vec<Event>, String>, now: Timestamp) -> Vec<Cause> {
+fn causes_of_events(events: &Result<Vec<Event>, ReadError>, now: Timestamp) -> Vec<Cause> {
     let events = match events {
         Ok(events) => events,
-        Err(why) => return vec![Cause::unknown("its events", why)],
+        Err(why) => return vec![Cause::unknown("its events", &why.to_string())],
     };
     let is_failure =
         |event: &&Event| is_blocked_pod(event) || event.reason.as_deref().is_some_and(|it| FAILURES.contains(&it));
@@ -190,7 +178,7 @@ fn last(event: &Event) -> Timestamp {
 
 impl NodeView {
     fn of(around: &Surroundings, now: Timestamp) -> Self {
-        let node = around.node.as_ref().and_then(|node| node.as_ref().ok()?.as_ref());
+        let node = around.node.as_ref().and_then(|node| node.as_ref().ok());
         let kubelet = node.and_then(ComponentView::of_kubelet);
         let agent = node.and_then(|node| ComponentView::of_agent(node, now));
         let state = kubelet.as_ref().map_or("Unknown", |kubelet| kubelet.state);
@@ -218,13 +206,14 @@ impl NodeView {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::Node;
     use serde_json::{Value, json};
 
     use super::*;
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
-    fn node(ready: &str, active: Option<(&str, &str)>) -> Result<Option<Node>, String> {
+    fn node(ready: &str, active: Option<(&str, &str)>) -> Result<Node, ReadError> {
         let mut conditions = vec![json!({ "type": "Ready", "status": ready })];
         conditions.extend(active.map(|(status, reason)| {
             json!({ "type": "PodTeardownActive", "status": status, "reason": reason, "lastHeartbeatTime": NOW })
@@ -245,16 +234,16 @@ mod tests {
         serde_json::from_value(pod).unwrap()
     }
 
-    fn kinds(pod: &Pod, node: Option<&Result<Option<Node>, String>>, events: Value) -> Vec<(Severity, String)> {
+    fn kinds(pod: &Pod, node: Option<&Result<Node, ReadError>>, events: Value) -> Vec<(Severity, String)> {
         let events = Ok(serde_json::from_value(events).unwrap());
         kinds_with_lease(pod, node, None, events)
     }
 
     fn explained(
         pod: &Pod,
-        node: Option<&Result<Option<Node>, String>>,
+        node: Option<&Result<Node, ReadError>>,
         lease_renewed: Option<&str>,
-        events: Result<Vec<Event>, String>,
+        events: Result<Vec<Event>, ReadError>,
     ) -> Explanation {
         let around = Surroundings {
             node: node.cloned(),
@@ -266,9 +255,9 @@ mod tests {
 
     fn kinds_with_lease(
         pod: &Pod,
-        node: Option<&Result<Option<Node>, String>>,
+        node: Option<&Result<Node, ReadError>>,
         lease_renewed: Option<&str>,
-        events: Result<Vec<Event>, String>,
+        events: Result<Vec<Event>, ReadError>,
     ) -> Vec<(Severity, String)> {
         let causes = explained(pod, node, lease_renewed, events).causes;
         let kind = |cause: &Cause| {
@@ -352,7 +341,8 @@ mod tests {
             let found: Vec<&str> = causes.iter().map(|(_, kind)| kind.as_str()).collect();
             assert_eq!(found, Vec::from_iter(expected), "{ready} {agent:?} {lease:?}");
         }
-        let why = explained(&pod(|_| {}), Some(&Ok(None)), None, Ok(Vec::new())).text();
+        let missing = Err(ReadError::NotFound("Node n1".to_owned()));
+        let why = explained(&pod(|_| {}), Some(&missing), None, Ok(Vec::new())).text();
         assert!(
             why.contains("BLOCKED") && why.contains("its Node n1 does not exist"),
             "{why}"
@@ -361,8 +351,8 @@ mod tests {
 
     #[test]
     fn nothing_is_concluded_from_what_cannot_be_read() {
-        let (node, events) = (Err("forbidden".to_owned()), Err("forbidden".to_owned()));
-        let why = explained(&pod(|_| {}), Some(&node), None, events);
+        let failed = ReadError::Failed("them".to_owned(), "forbidden".to_owned());
+        let why = explained(&pod(|_| {}), Some(&Err(failed.clone())), None, Err(failed));
         assert!(
             why.causes.iter().all(|cause| cause.severity == Severity::Unknown),
             "{why:?}"

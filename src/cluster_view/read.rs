@@ -1,6 +1,6 @@
 //! Reads the API with the user's kubeconfig.
 
-use std::{env, fmt::Debug, path::Path, time::Duration};
+use std::{env, fmt::Debug, time::Duration};
 
 use jiff::Timestamp;
 use k8s_openapi::api::{
@@ -14,16 +14,26 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 
-use super::pod::Surroundings;
-use crate::api::with_causes;
+use crate::{api::with_causes, cli::kubectl::ClusterFlags};
 
 /// Objects in one page of a list.
 const PAGE: u32 = 500;
 /// Longest time for one answer.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
+/// The objects around a pod.
+#[derive(Debug)]
+pub struct Surroundings {
+    /// `None` if no Node is assigned.
+    pub node: Option<Result<Node, ReadError>>,
+    /// When the Lease of the Node was renewed; `None` if unknown.
+    pub lease_renewed: Option<Timestamp>,
+    /// The events about the pod.
+    pub events: Result<Vec<Event>, ReadError>,
+}
+
 /// A read that failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, Clone, thiserror::Error)]
 pub enum ReadError {
     /// The kubeconfig cannot be used.
     #[error("cannot use the kubeconfig: {0}; set KUBECONFIG, --kubeconfig or --context as for kubectl")]
@@ -36,13 +46,16 @@ pub enum ReadError {
     Failed(String, String),
 }
 
-/// A client with this kubeconfig, else with kubectl's: the files of `KUBECONFIG` that exist, else `~/.kube/config`.
+/// A client with the kubeconfig of these flags, else with kubectl's: the files of `KUBECONFIG` that exist, else `~/.kube/config`.
 ///
 /// # Errors
 /// When there is no usable kubeconfig.
-pub async fn client(kubeconfig: Option<&Path>, context: Option<String>) -> Result<Client, ReadError> {
+pub async fn client(flags: &ClusterFlags) -> Result<Client, ReadError> {
     let client = async {
-        let file = match (kubeconfig, env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty())) {
+        let file = match (
+            &flags.kubeconfig,
+            env::var_os("KUBECONFIG").filter(|paths| !paths.is_empty()),
+        ) {
             (Some(file), _) => Kubeconfig::read_from(file)?,
             (None, Some(paths)) => {
                 let mut files = env::split_paths(&paths).filter(|path| path.exists());
@@ -53,7 +66,7 @@ pub async fn client(kubeconfig: Option<&Path>, context: Option<String>) -> Resul
             (None, None) => Kubeconfig::read()?,
         };
         let options = KubeConfigOptions {
-            context,
+            context: flags.context.clone(),
             ..KubeConfigOptions::default()
         };
         let mut config = Config::from_custom_kubeconfig(file, &options).await?;
@@ -76,10 +89,7 @@ pub async fn surroundings(client: &Client, pod: &Pod) -> Surroundings {
     let name = name.filter(|name| !name.is_empty());
     let node = async {
         let nodes = Api::<Node>::all(client.clone());
-        Some(match get(&format!("Node {}", name?), nodes.get(name?)).await {
-            Err(ReadError::NotFound(_)) => Ok(None),
-            node => node.map(Some).map_err(|error| error.to_string()),
-        })
+        Some(get(&format!("Node {}", name?), nodes.get(name?)).await)
     };
     // A user who may not read Leases gets an answer without it.
     let lease_renewed = async {
@@ -91,7 +101,7 @@ pub async fn surroundings(client: &Client, pod: &Pod) -> Surroundings {
     Surroundings {
         node,
         lease_renewed,
-        events: events.map_err(|error| error.to_string()),
+        events,
     }
 }
 

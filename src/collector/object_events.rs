@@ -3,11 +3,13 @@
 
 use std::collections::HashSet;
 
+use k8s_openapi::api::core::v1::ObjectReference;
+
 use super::{
     graph::{Graph, NodeId, NodeState},
     sync_state::AGGREGATED_HOLD,
 };
-use crate::{events::Involved, model::event::Reason};
+use crate::model::event::Reason;
 
 /// Maximum number of reports that are remembered.
 const MAX_REPORTED: usize = 4096;
@@ -15,7 +17,7 @@ const MAX_REPORTED: usize = 4096;
 #[derive(Debug, Default)]
 pub struct ObjectEvents {
     /// The new events: objects, reasons and messages.
-    pub pending: Vec<(Involved, Reason, String)>,
+    pub pending: Vec<(ObjectReference, Reason, String)>,
     /// UIDs of objects, each with that of an owner in another namespace; none for a delayed deletion.
     reported: HashSet<(String, Option<String>)>,
 }
@@ -62,24 +64,25 @@ impl ObjectEvents {
 /// kube-controller-manager: pkg/controller/garbagecollector/graph_builder.go `reportInvalidNamespaceOwnerRef`.
 fn invalid_namespace_message(graph: &Graph, dependent: NodeId, owner: NodeId) -> String {
     let owner = involved(graph, owner);
-    let (api_version, kind, name, uid) = (owner.api_version, owner.kind, owner.name, owner.uid);
+    let [api_version, kind, name, uid] =
+        [owner.api_version, owner.kind, owner.name, owner.uid].map(Option::unwrap_or_default);
     let namespace = &graph.node(dependent).namespace;
     format!(
         r#"ownerRef [{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}] does not exist in namespace "{namespace}""#
     )
 }
 
-fn involved(graph: &Graph, id: NodeId) -> Involved {
+fn involved(graph: &Graph, id: NodeId) -> ObjectReference {
     let node = graph.node(id);
     let (group, resource) = (graph.kinds.group(node.kind), graph.kinds.resource(node.kind));
     let version = resource.map_or("", |resource| &resource.version);
     let slash = if group.is_empty() { "" } else { "/" };
-    Involved {
-        api_version: format!("{group}{slash}{version}"),
-        kind: graph.kinds.kind(node.kind).to_owned(),
-        namespace: node.namespace.to_string(),
-        name: node.name.to_string(),
-        uid: graph.uid(id),
-        field_path: None,
+    ObjectReference {
+        api_version: Some(format!("{group}{slash}{version}")),
+        kind: Some(graph.kinds.kind(node.kind).to_owned()),
+        namespace: Some(node.namespace.to_string()).filter(|namespace| !namespace.is_empty()),
+        name: Some(node.name.to_string()),
+        uid: Some(graph.uid(id)),
+        ..ObjectReference::default()
     }
 }

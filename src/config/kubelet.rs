@@ -75,7 +75,7 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
     let read = |path: &Path| {
         document(path).map_err(|why| {
             let of_file = dir.map_or_else(String::new, |_| format!("{}: ", path.display()));
-            problem(of_file + &why).absent(is_absent(path))
+            problem(format!("{of_file}{why}")).absent(is_absent(path))
         })
     };
     let mut merged = path.map_or_else(|| Ok(Value::Object(Map::new())), read)?;
@@ -109,31 +109,25 @@ pub(super) fn kubelet_configuration(path: Option<&Path>, dir: Option<&Path>) -> 
     Ok(config)
 }
 
-/// Reads a KubeletConfiguration.
-///
-/// # Errors
-/// The reason, without the path.
-fn document(path: &Path) -> Result<Value, String> {
-    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+/// Reads a KubeletConfiguration. The error does not name the path.
+fn document(path: &Path) -> io::Result<Value> {
+    let text = fs::read_to_string(path)?;
     // A file of several documents is no KubeletConfiguration, and its kind says more than the parser.
     let kind = DocumentKind::of_file(path);
-    if let Some(kind) = &kind
-        && !kind.is_kubelet_configuration()
-    {
-        return Err(format!("this file is {kind}, not a KubeletConfiguration"));
-    }
-    let document = serde_saphyr::from_str(&text).map_err(|error| first_line(&error))?;
-    match kind.map(|kind| kind.api_version) {
-        None => return Err(format!("this file has no kind, so it is not a {KUBELET_CONFIGURATION}")),
-        // Another version may name its fields differently; the kubelet rejects unknown versions, too.
-        Some(version) if version != KUBELET_CONFIG_VERSION => {
-            return Err(format!(
-                "this file is a {KUBELET_CONFIGURATION} of {version:?}, not of {KUBELET_CONFIG_VERSION}"
-            ));
-        }
-        Some(_) => {}
-    }
-    Ok(document)
+    let why = match &kind {
+        Some(kind) if !kind.is_kubelet_configuration() => format!("this file is {kind}, not a {KUBELET_CONFIGURATION}"),
+        _ => match (serde_saphyr::from_str(&text), kind) {
+            (Err(error), _) => first_line(&error),
+            (Ok(_), None) => format!("this file has no kind, so it is not a {KUBELET_CONFIGURATION}"),
+            // Another version may name its fields differently; the kubelet rejects unknown versions, too.
+            (Ok(_), Some(kind)) if kind.api_version != KUBELET_CONFIG_VERSION => format!(
+                "this file is a {KUBELET_CONFIGURATION} of {:?}, not of {KUBELET_CONFIG_VERSION}",
+                kind.api_version
+            ),
+            (Ok(document), Some(_)) => return Ok(document),
+        },
+    };
+    Err(io::Error::other(why))
 }
 
 /// The drop-ins of a directory and its subdirectories in the kubelet's order: `*.conf`, sorted by name in each directory. Symlinks

@@ -152,8 +152,10 @@ fn decide_retry(error: &ApiError, age: Duration) -> RetryDecision {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::ObjectReference;
+
     use super::*;
-    use crate::events::{Events, Involved};
+    use crate::events::Events;
 
     #[tokio::test(start_paused = true)]
     async fn panic_while_sending_an_event_loses_no_other_event_and_counts_it() {
@@ -195,14 +197,14 @@ mod tests {
         assert_eq!(counters.counts().events_dropped, 3);
     }
 
-    fn about(name: &str) -> Involved {
-        Involved {
-            api_version: "v1".to_owned(),
-            kind: "Pod".to_owned(),
-            namespace: "default".to_owned(),
-            name: name.to_owned(),
-            uid: name.to_owned(),
-            field_path: None,
+    fn about(name: &str) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".to_owned()),
+            kind: Some("Pod".to_owned()),
+            namespace: Some("default".to_owned()),
+            name: Some(name.to_owned()),
+            uid: Some(name.to_owned()),
+            ..ObjectReference::default()
         }
     }
 

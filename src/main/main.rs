@@ -11,7 +11,7 @@ use std::{env, ffi::OsString, process::ExitCode};
 use jiff::Timestamp;
 use pod_teardown::{
     cli::{
-        Cli, GcVerb, HandoverArgs, OutputFormat, PodQueryArgs, QueryFlags, ReportArgs, TimelineArgs, TimelineFormat,
+        Cli, GcVerb, HandoverArgs, OutputFormat, PodQueryArgs, QueryFlags, TimelineArgs, TimelineFormat, UsageError,
         Verb,
     },
     explanation::Explanation,
@@ -25,6 +25,7 @@ use pod_teardown::{
             handover::request_handover,
             pause::{self, PAUSE, RESUME},
         },
+        check::USAGE,
         gc_status::{self, GcReport},
         holds, manual,
         report::{self, Report},
@@ -37,7 +38,7 @@ use pod_teardown::{
 use self::{
     control::{approve, stop_pod},
     node::{run, run_check},
-    print::{USAGE, failed, print, print_clap_error},
+    print::{print, print_clap_error, print_error},
     query::{post, query},
 };
 
@@ -51,8 +52,7 @@ fn main() -> ExitCode {
     let cli = match Cli::read(env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
-            print_clap_error(&error);
-            let code = if error.use_stderr() { USAGE } else { 0 };
+            let code = print_clap_error(&error);
             // A mistake in the kubelet's unit must not prevent its start. Only --socket counts then.
             let must_succeed = code != 0 && env::args_os().nth(1).is_some_and(|verb| verb == HANDOVER);
             match must_succeed.then(|| Cli::read(only_socket(env::args_os())).ok()) {
@@ -62,10 +62,7 @@ fn main() -> ExitCode {
             }
         }
     };
-    run_to_end(async {
-        let run = dispatch(cli.verb).await;
-        run.unwrap_or_else(|why| failed(USAGE, &why))
-    })
+    run_to_end(dispatch(cli.verb))
 }
 
 /// The program, its verb and `--socket`.
@@ -82,25 +79,27 @@ fn only_socket(mut arguments: env::ArgsOs) -> Vec<OsString> {
     kept
 }
 
-fn run_to_end(command: impl Future<Output = ExitCode>) -> ExitCode {
+fn run_to_end(command: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCode {
     memory::set_malloc_options();
     // The agent mostly waits, and blocking calls have their own threads: a second worker thread would cost more than it saves.
     let runtime = tokio::runtime::Builder::new_current_thread()
         .max_blocking_threads(THREADS)
         .enable_all()
         .build();
-    let runtime = match runtime {
-        Ok(runtime) => runtime,
-        Err(error) => return failed(1, &error.to_string()),
-    };
-    let code = runtime.block_on(command);
-    // Do not wait for a blocked system call.
-    runtime.shutdown_background();
-    code
+    let ended = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
+        let ended = runtime.block_on(command);
+        // Do not wait for a blocked system call.
+        runtime.shutdown_background();
+        ended
+    });
+    ended.unwrap_or_else(|error| {
+        print_error(&error.to_string());
+        ExitCode::from(if error.is::<UsageError>() { USAGE } else { 1 })
+    })
 }
 
 /// Prints the timeline of a pod, or the known terminations.
-async fn show_timeline(arguments: TimelineArgs) -> Result<ExitCode, String> {
+async fn show_timeline(arguments: TimelineArgs) -> anyhow::Result<()> {
     let id = arguments.id()?;
     let (draws_svg, output) = match arguments.output {
         TimelineFormat::Table => (false, OutputFormat::Table),
@@ -112,11 +111,12 @@ async fn show_timeline(arguments: TimelineArgs) -> Result<ExitCode, String> {
     let flags = QueryFlags { output, socket };
     let Some(id) = id else {
         if draws_svg {
-            return Err("-o svg needs a pod; without one, timeline lists the known terminations".to_owned());
+            let why = "-o svg needs a pod; without one, timeline lists the known terminations".to_owned();
+            return Err(UsageError(why).into());
         }
         let namespace = arguments.namespace.as_deref();
         let text = |entries: &Vec<_>, is_wide| timeline::list(entries, namespace, is_wide, Timestamp::now());
-        return Ok(query(&flags, admin::TIMELINES, text).await);
+        return query(&flags, admin::TIMELINES, text).await;
     };
     let draw = |traces: &Vec<Trace>, is_wide| match draws_svg {
         true => timeline::svg(traces),
@@ -125,19 +125,19 @@ async fn show_timeline(arguments: TimelineArgs) -> Result<ExitCode, String> {
             traces.iter().map(text).collect::<Vec<_>>().join("\n")
         }
     };
-    Ok(query(&flags, &format!("{}/{id}", admin::TIMELINES), draw).await)
+    query(&flags, &format!("{}/{id}", admin::TIMELINES), draw).await
 }
 
-/// Runs a verb. The error is a mistake in its arguments.
-async fn dispatch(verb: Verb) -> Result<ExitCode, String> {
-    Ok(match verb {
-        Verb::Run(flags) => run(flags).await,
-        Verb::Check(arguments) => run_check(&arguments).await,
+/// Runs a verb.
+async fn dispatch(verb: Verb) -> anyhow::Result<ExitCode> {
+    match verb {
+        Verb::Run(flags) => return run(flags).await,
+        Verb::Check(arguments) => return run_check(&arguments).await,
         Verb::Status(flags) => {
             let text = |report: &StatusReport, is_wide| status::text(report, is_wide, Timestamp::now());
             query(&flags, admin::STATUS, text).await
         }
-        Verb::Timeline(arguments) => show_timeline(arguments).await?,
+        Verb::Timeline(arguments) => show_timeline(arguments).await,
         Verb::Why(PodQueryArgs { pod, query: flags }) => {
             let path = admin::why::request_path(&pod.id()?);
             query(&flags, &path, |why: &Explanation, _| why.text()).await
@@ -145,40 +145,36 @@ async fn dispatch(verb: Verb) -> Result<ExitCode, String> {
         Verb::Plan(PodQueryArgs { pod, query: flags }) => {
             query(&flags, &admin::plan::request_path(&pod.id()?), plan::text).await
         }
-        Verb::Report(ReportArgs {
-            since,
-            verdict,
-            query: flags,
-        }) => {
-            let text = |report: &Report, is_wide| report::text(report, verdict, is_wide);
-            query(&flags, &admin::report::request_path(since), text).await
+        Verb::Report(arguments) => {
+            let text = |report: &Report, is_wide| report::text(report, arguments.verdict, is_wide);
+            let path = admin::report::request_path(arguments.since);
+            query(&arguments.query, &path, text).await
         }
-        Verb::Stop(arguments) => stop_pod(arguments).await?,
+        Verb::Stop(arguments) => stop_pod(arguments).await,
         Verb::Holds(flags) => {
             let text = |report: &SafetyHolds, _| holds::text(report, Timestamp::now());
             query(&flags, admin::holds::HOLDS, text).await
         }
         Verb::Approve { request, socket } => approve(request, &socket.socket).await,
         Verb::Handover(HandoverArgs { timeout, socket }) => {
-            print(&request_handover(&socket.socket, timeout).await, 0);
-            // Even if no agent has answered.
-            ExitCode::SUCCESS
+            let printed = print(&request_handover(&socket.socket, timeout).await);
+            // It never fails, even if no agent has answered.
+            printed.unwrap_or_else(|error| print_error(&error.to_string()));
+            Ok(())
         }
         Verb::Pause { request, socket } => post(&socket, PAUSE, &request, pause::paused).await,
         Verb::Resume(socket) => post(&socket, RESUME, &(), pause::resumed).await,
-        Verb::Gc { verb } => show_gc(verb).await?,
-        Verb::Version(socket) => print(&version::text(&socket.socket).await, 0),
-        Verb::Completion { shell } => print(&manual::completion(shell), 0),
-        Verb::Man { dir } => match manual::write(&dir) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(1, &error.to_string()),
-        },
-    })
+        Verb::Gc { verb } => show_gc(verb).await,
+        Verb::Version(socket) => print(&version::text(&socket.socket).await),
+        Verb::Completion { shell } => print(&manual::completion(shell)),
+        Verb::Man { dir } => Ok(manual::write(&dir)?),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Shows something of the garbage collector. The error is a mistake in the arguments.
-async fn show_gc(verb: GcVerb) -> Result<ExitCode, String> {
-    Ok(match verb {
+/// Shows something of the garbage collector.
+async fn show_gc(verb: GcVerb) -> anyhow::Result<()> {
+    match verb {
         GcVerb::Status(flags) => {
             let text = |report: &GcReport, is_wide| gc_status::text(report, is_wide, Timestamp::now());
             query(&flags, admin::collector::STATUS, text).await
@@ -193,5 +189,5 @@ async fn show_gc(verb: GcVerb) -> Result<ExitCode, String> {
             let path = admin::why::request_path(&object.required_name()?.to_string());
             query(&flags, &path, |why: &Explanation, _| why.text()).await
         }
-    })
+    }
 }

@@ -7,21 +7,24 @@ use std::{
     process::{Command, ExitCode},
 };
 
+use anyhow::{anyhow, bail};
 use pod_teardown::{
     agent,
-    cli::{CheckArgs, NodeFlags, OutputFormat, unknown_variables},
+    cli::{CheckArgs, NodeFlags, unknown_variables},
     model::problem::Problem,
     node::systemd::environment_file,
-    ops::{check, logging, service::Waiting},
+    ops::{
+        check::{self, CONFIGURATION},
+        logging,
+        service::Waiting,
+    },
 };
 
-use crate::print::{CONFIGURATION, failed, misconfigured, print_value};
+use crate::print::{misconfigured, print_error, print_value};
 
 /// Runs the agent, and writes the rest of the log.
-pub async fn run(flags: NodeFlags) -> ExitCode {
-    if let Err(error) = logging::start() {
-        return failed(1, &format!("no log: {error}"));
-    }
+pub async fn run(flags: NodeFlags) -> anyhow::Result<ExitCode> {
+    logging::start().map_err(|error| anyhow!("no log: {error}"))?;
     for name in unknown_variables() {
         tracing::warn!(name, "Environment variable is unknown: is its name misspelled?");
     }
@@ -30,7 +33,7 @@ pub async fn run(flags: NodeFlags) -> ExitCode {
         Err(problems) => misconfigured(&problems),
     };
     logging::flush();
-    code
+    Ok(code)
 }
 
 /// Runs the agent. A service waits for what may be repaired.
@@ -50,27 +53,27 @@ async fn run_until_stopped(flags: &NodeFlags) -> Result<(), Vec<Problem>> {
 }
 
 /// Checks whether the agent can work here.
-pub async fn run_check(arguments: &CheckArgs) -> ExitCode {
+pub async fn run_check(arguments: &CheckArgs) -> anyhow::Result<ExitCode> {
     if arguments.service {
         return check_as_service(Path::new(environment_file::OF_SERVICE));
     }
     let report = check::check(&arguments.node, &unknown_variables()).await;
-    let (is_json, is_wide) = (
-        arguments.output == OutputFormat::Json,
-        arguments.output == OutputFormat::Wide,
-    );
-    print_value(&report, is_json, |report| report.table(is_wide), report.exit_code)
+    print_value(&report, arguments.output, check::Report::table)?;
+    Ok(report.exit_code.into())
 }
 
 /// Runs this command again, with the variables of the service in place of the user's.
-fn check_as_service(settings: &Path) -> ExitCode {
+fn check_as_service(settings: &Path) -> anyhow::Result<ExitCode> {
     let variables = match environment_file::read(settings) {
         Ok(variables) => variables,
         // The unit permits that.
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
         Err(error) => {
-            let why = format!("cannot read {}: {error}; run check as root", settings.display());
-            return failed(CONFIGURATION, &why);
+            print_error(&format!(
+                "cannot read {}: {error}; run check as root",
+                settings.display()
+            ));
+            return Ok(CONFIGURATION.into());
         }
     };
     let mut command = Command::new("/proc/self/exe");
@@ -82,5 +85,5 @@ fn check_as_service(settings: &Path) -> ExitCode {
         }
     }
     let error = command.envs(variables).exec();
-    failed(1, &format!("cannot check with the settings of the service: {error}"))
+    bail!("cannot check with the settings of the service: {error}")
 }

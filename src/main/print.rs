@@ -8,50 +8,46 @@ use std::{
     time::Duration,
 };
 
+use anyhow::bail;
 use pod_teardown::{
+    cli::OutputFormat,
     model::{
         foreign::{self, ForeignText},
-        problem::{Problem, ProblemKind},
+        problem::Problem,
     },
-    ops::{logging, output},
+    ops::{
+        check::{USAGE, exit_code, most_severe},
+        logging, output,
+    },
     words::without_error_codes,
 };
 use serde::Serialize;
 
-pub use pod_teardown::ops::check::{CONFIGURATION, USAGE};
-
-/// Prints a value of this program, as JSON or as text.
-pub fn print_value<T: Serialize + ?Sized>(
+/// Prints a value of this program. `text` also gets whether `-o wide` is given.
+pub fn print_value<T: Serialize>(
     value: &T,
-    is_json: bool,
-    text: impl FnOnce(&T) -> String,
-    code: u8,
-) -> ExitCode {
-    match is_json.then(|| output::json(value)) {
-        None => print_text(&text(value), code),
-        Some(Ok(json)) => print(&json, code),
-        Some(Err(error)) => failed(1, &error.to_string()),
+    format: OutputFormat,
+    text: impl FnOnce(&T, bool) -> String,
+) -> anyhow::Result<()> {
+    match format {
+        OutputFormat::Json => print(&output::json(value)?),
+        OutputFormat::Table | OutputFormat::Wide => print_text(&text(value, format == OutputFormat::Wide)),
     }
 }
 
 /// Prints a text without the codes of the system's errors.
-pub fn print_text(text: &str, code: u8) -> ExitCode {
-    print(&without_error_codes(text), code)
+pub fn print_text(text: &str) -> anyhow::Result<()> {
+    print(&without_error_codes(text))
 }
 
 /// Prints a text, and escapes its control characters. A closed pipe is no error.
-pub fn print(text: &str, code: u8) -> ExitCode {
+pub fn print(text: &str) -> anyhow::Result<()> {
     let text = foreign::escape_lines(text.trim_end());
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => failed(1, &format!("standard output: {error}")),
-        _ => ExitCode::from(code),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => bail!("standard output: {error}"),
+        _ => Ok(()),
     }
-}
-
-pub fn failed(code: u8, why: &str) -> ExitCode {
-    print_error(why);
-    ExitCode::from(code)
 }
 
 /// Prints the problems after the log, for a second at most: standard error may be a pipe without a reader.
@@ -64,25 +60,21 @@ pub fn misconfigured(problems: &[Problem]) -> ExitCode {
         printed.send(()).ok();
     });
     all_printed.recv_timeout(Duration::from_secs(1)).ok();
-    let any = |kind| problems.iter().any(|problem| problem.kind == kind);
-    ExitCode::from(if any(ProblemKind::Usage) {
-        USAGE
-    } else if any(ProblemKind::Configuration) || any(ProblemKind::Absent) {
-        CONFIGURATION
-    } else {
-        1
-    })
+    let codes: Vec<u8> = problems.iter().map(|problem| exit_code(problem.kind)).collect();
+    ExitCode::from(most_severe(&codes))
 }
 
-/// Prints an error of the command line, or the help or version that was asked for.
-pub fn print_clap_error(error: &clap::Error) {
+/// Prints an error of the command line, or the help or version that was asked for. Returns the exit code.
+pub fn print_clap_error(error: &clap::Error) -> u8 {
     // The write fails without a terminal.
     if error.use_stderr() {
         // It quotes arguments unescaped. There are no styles, so that all control characters are untrusted.
         let text = error.render().ansi().to_string();
         write!(io::stderr(), "{}", foreign::escape_lines(&text)).ok();
+        USAGE
     } else {
         error.print().ok();
+        0
     }
 }
 

@@ -1,6 +1,6 @@
 //! Sends requests to the agent, and prints its answers.
 
-use std::process::ExitCode;
+use std::time::Duration;
 
 use pod_teardown::{
     cli::{OutputFormat, QueryFlags, SocketFlag},
@@ -8,23 +8,19 @@ use pod_teardown::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::print::{failed, print, print_text};
+use crate::print::{print, print_text};
 
 /// Queries the agent, and prints the answer. `text` also gets whether `-o wide` is given.
 pub async fn query<T: DeserializeOwned>(
     QueryFlags { socket, output }: &QueryFlags,
     path: &str,
     text: impl Fn(&T, bool) -> String,
-) -> ExitCode {
-    let answer = client::get_raw(&socket.socket, path).await;
-    let printed = answer.and_then(|answer| match output {
-        OutputFormat::Json => answer.json().map(|json| print(&json, 0)),
-        OutputFormat::Table | OutputFormat::Wide => {
-            let answer = answer.parse()?;
-            Ok(print_text(&text(&answer, *output == OutputFormat::Wide), 0))
-        }
-    });
-    printed.unwrap_or_else(|error| failed(1, &error.to_string()))
+) -> anyhow::Result<()> {
+    let answer = client::get_raw(&socket.socket, path, Duration::ZERO).await?;
+    match output {
+        OutputFormat::Json => print(&answer.json()?),
+        OutputFormat::Table | OutputFormat::Wide => print_text(&text(&answer.parse()?, *output == OutputFormat::Wide)),
+    }
 }
 
 /// Sends a command to the agent, and prints the answer.
@@ -33,9 +29,6 @@ pub async fn post<T: DeserializeOwned>(
     path: &str,
     request: &impl Serialize,
     text: impl FnOnce(&T) -> String,
-) -> ExitCode {
-    match client::post::<T>(&socket.socket, path, request).await {
-        Ok(answer) => print(&text(&answer), 0),
-        Err(error) => failed(1, &error.to_string()),
-    }
+) -> anyhow::Result<()> {
+    print(&text(&client::post(&socket.socket, path, request).await?))
 }

@@ -26,7 +26,7 @@ use crate::model::blocked::Blocked;
 
 pub(crate) use self::respond::{json_answer, response};
 use self::{
-    respond::{Answer, Refused, agent_stopping, bad_request, error, not_found, pods_disabled},
+    respond::{Answer, Refused, agent_stopping, bad_request, error, not_found},
     socket::AdminListener,
 };
 pub use self::{
@@ -45,8 +45,8 @@ impl Admin {
     /// Answers requests until the future is dropped.
     pub async fn serve(self: Arc<Self>, listener: Arc<AdminListener>) {
         loop {
-            match listener.accept().await {
-                Ok(stream) => {
+            match listener.0.accept().await {
+                Ok((stream, _)) => {
                     tokio::spawn(Arc::clone(&self).connection(stream));
                 }
                 Err(error) => {
@@ -91,7 +91,8 @@ impl Admin {
     }
 
     async fn answer(&self, request: Request<Incoming>, credentials: UCred) -> Answer {
-        let pods = || self.pods.as_ref().ok_or_else(pods_disabled);
+        let no_pods = || not_found("this agent takes no pods down: it runs with --mode never");
+        let pods = || self.pods.as_ref().ok_or_else(no_pods);
         match *request.method() {
             Method::POST => return command(pods()?, request, credentials).await,
             Method::GET => {}
@@ -109,20 +110,13 @@ impl Admin {
             report::REPORT => report::answer(pods()?, query).await,
             collector::STATUS => collector::status(self.gc.as_ref()),
             collector::GRAPH => collector::graph(self.gc.as_ref(), query),
-            path => {
-                if let Some(uid) = path
-                    .strip_prefix(stop::OUTCOMES)
-                    .and_then(|path| path.strip_prefix('/'))
-                {
-                    stop::outcome(pods()?, uid, query).await
-                } else if let Some(pod) = path.strip_prefix(TIMELINES) {
-                    timelines::answer(pods()?, pod).await
-                } else {
-                    Err(not_found(
-                        "there are /v1/status, /v1/timelines, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/report, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
-                    ))
-                }
-            }
+            path => match (path.strip_prefix(stop::OUTCOMES), path.strip_prefix(TIMELINES)) {
+                (Some(uid), _) => stop::outcome(pods()?, uid, query).await,
+                (_, Some(pod)) => timelines::answer(pods()?, pod).await,
+                (None, None) => Err(not_found(
+                    "there are /v1/status, /v1/timelines, /v1/timelines/NAMESPACE/NAME, /v1/why, /v1/plan, /v1/report, /v1/outcomes/UID, /v1/holds, /v1/gc/status and /v1/gc/graph",
+                )),
+            },
         }
     }
 }

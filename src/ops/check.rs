@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeSet, io::ErrorKind, net::SocketAddr, path::Path, sync::Arc};
 
-use jiff::Timestamp;
-
 use super::{metrics, remedies::RENEW};
 use crate::{
     api::ApiClient,
@@ -30,8 +28,8 @@ pub use collector::collector_rights;
 use collector::for_collector;
 pub use item::{Group, Item};
 use node::{journal, other_processes, runtime, socket};
-pub use report::{CONFIGURATION, Report, USAGE};
-pub use row::{Row, Verdict};
+pub use report::Report;
+pub use row::{CONFIGURATION, FAILURE, Row, UNAVAILABLE, USAGE, Verdict, exit_code, most_severe};
 use server::{credentials, server};
 
 /// Validates the flags, and checks everything that the agent needs.
@@ -61,10 +59,8 @@ async fn run(settings: Settings) -> Vec<Row> {
     match &settings.pods {
         Some(pods) => rows.extend(for_pods(&settings, pods).await),
         None => {
-            rows.push(Row::skipped(
-                Item::RUNTIME,
-                "this agent takes no pods down: --mode never",
-            ));
+            let why = "this agent takes no pods down: --mode never";
+            rows.push(Row::skipped(Item::RUNTIME, why));
             rows.push(socket(&settings.socket, false).await);
         }
     }
@@ -106,10 +102,11 @@ fn metrics_addr(addr: SocketAddr) -> Row {
         Ok(_) => Row::ok(WHAT, format!("can listen on {addr}")),
         Err(error) => {
             let row = Row::from_problem(WHAT, &problems::metrics_addr(addr, &error));
-            // The agent itself may use it.
-            let is_taken = error.kind() == ErrorKind::AddrInUse;
-            let verdict = if is_taken { Verdict::Warning } else { row.verdict };
-            Row { verdict, ..row }
+            match error.kind() {
+                // The agent itself may use it.
+                ErrorKind::AddrInUse => row.with(Verdict::Warning),
+                _ => row,
+            }
         }
     }
 }
@@ -121,13 +118,8 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
     let agent_runs = matches!(lock, Err(LockError::Taken { .. }));
     let (mut state_rows, recorded) = journal(&settings.state_dir, &machine, agent_runs);
     state_rows.push(socket(&settings.socket, agent_runs).await);
-    let mut rows = Vec::from_iter(credentials(
-        Item::CREDENTIALS,
-        "--kubeconfig",
-        RENEW,
-        &pods.kube,
-        Timestamp::now(),
-    ));
+    let credentials = credentials(Item::CREDENTIALS, "--kubeconfig", RENEW, &pods.kube);
+    let mut rows = Vec::from_iter(credentials);
     match ApiClient::new(
         &pods.kube,
         pods.kubeconfig.clone(),
@@ -137,14 +129,12 @@ async fn for_pods(settings: &Settings, pods: &PodSettings) -> Vec<Row> {
         None,
     ) {
         Ok(api) => {
-            let (url, name) = (&pods.kube.cluster_url, &settings.node_name);
-            let needs_lease = pods.take_over_after.is_some();
-            rows.extend(server(&api, url, name, needs_lease, &machine, recorded.as_deref()).await);
+            rows.extend(server(&api, pods, &settings.node_name, &machine, recorded.as_deref()).await);
         }
-        Err(error) => rows.push(Row::from_problem(
-            Item::API_SERVER,
-            &problems::api_client("--kubeconfig", &error),
-        )),
+        Err(error) => {
+            let problem = problems::api_client("--kubeconfig", &error);
+            rows.push(Row::from_problem(Item::API_SERVER, &problem));
+        }
     }
     let cri = Cri::new(&pods.cri_endpoint, effects);
     rows.extend(runtime(&cri, pods).await);

@@ -76,22 +76,12 @@ pub struct RawAnswer {
 /// # Errors
 /// See [`ClientError`]; this applies to all functions here.
 pub async fn get<T: DeserializeOwned>(socket: &Path, path: &str) -> Result<T, ClientError> {
-    get_raw(socket, path).await?.parse()
+    get_raw(socket, path, Duration::ZERO).await?.parse()
 }
 
-/// Sends a query, and returns the answer as it is.
-pub async fn get_raw(socket: &Path, path: &str) -> Result<RawAnswer, ClientError> {
-    fetch(socket, Method::GET, path, Bytes::new(), QUERY_TIMEOUT).await
-}
-
-/// Sends a query that the agent may answer after `wait`.
-pub async fn get_with_timeout<T: DeserializeOwned>(
-    socket: &Path,
-    path: &str,
-    wait: Duration,
-) -> Result<T, ClientError> {
-    let answer = fetch(socket, Method::GET, path, Bytes::new(), wait + QUERY_TIMEOUT).await?;
-    answer.parse()
+/// Sends a query that the agent may answer after `wait`, and returns the answer as it is.
+pub async fn get_raw(socket: &Path, path: &str, wait: Duration) -> Result<RawAnswer, ClientError> {
+    fetch(socket, Method::GET, path, Bytes::new(), wait + QUERY_TIMEOUT).await
 }
 
 /// Sends a command that may take `time`.

@@ -93,14 +93,8 @@ fn write_field(entry: &mut Vec<u8>, name: &str, value: &str) {
 
 /// Converts a name, such as `pod.uid` to `POD_UID`: journald accepts capitals, digits and underscores.
 fn field_name(name: &str) -> String {
-    let legal = |c: char| {
-        if c.is_ascii_alphanumeric() {
-            c.to_ascii_uppercase()
-        } else {
-            '_'
-        }
-    };
-    name.trim_start_matches('_').chars().map(legal).collect()
+    let name = name.trim_start_matches('_').to_ascii_uppercase();
+    name.replace(|letter: char| !letter.is_ascii_alphanumeric(), "_")
 }
 
 /// Escapes and truncates a value: journalctl hides messages with control characters, and a newline could forge a line.

@@ -83,7 +83,11 @@ pub fn start() -> io::Result<()> {
     let queue = NonBlockingBuilder::default()
         .buffered_lines_limit(MAX_LINES)
         .thread_name("log");
-    let (lines, guard) = queue.finish(Output::new(output));
+    let (lines, guard) = queue.finish(Output {
+        output,
+        is_refused: false,
+        reported: 0,
+    });
     DROPPED.get_or_init(|| lines.error_counter());
     *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
     // The default hook writes to standard error, which may block.
@@ -162,16 +166,6 @@ fn json(metadata: &Metadata<'_>, Fields(mut fields): Fields) -> Vec<u8> {
 }
 
 // === impl Output ===
-
-impl<W> Output<W> {
-    fn new(output: W) -> Self {
-        Self {
-            output,
-            is_refused: false,
-            reported: 0,
-        }
-    }
-}
 
 impl<W: Write> Write for Output<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
@@ -263,7 +257,11 @@ pub(crate) mod tests {
     #[test]
     fn refused_lines_are_counted_and_reported_once_a_line_is_written() {
         let (refusing, lines) = (File::open("/dev/null").unwrap(), Lines::default());
-        let mut output = Output::new(Box::new(refusing) as Box<dyn Write>);
+        let mut output = Output {
+            output: Box::new(refusing) as Box<dyn Write>,
+            is_refused: false,
+            reported: 0,
+        };
         let report = lines.clone();
         let write = move |line: &[u8]| report.clone().write_all(line).unwrap();
         let subscriber = tracing_subscriber::registry().with(FlatLines { encode: json, write });

@@ -100,7 +100,12 @@ async fn answer(admin: &Admin, request: Request<Incoming>) -> Result<Response<Fu
     } else if request.uri().path() != PATH {
         plain(StatusCode::NOT_FOUND, &format!("there is {PATH}"))
     } else {
-        match text(&Scrape::collect(admin).await) {
+        let scrape = Scrape {
+            status: admin.report().await,
+            collector: admin.gc.as_ref().map(CollectorMetrics::collect),
+            durations: admin.pods.as_ref().map(PodDurations::new),
+        };
+        match text(&scrape) {
             Ok(text) => response(StatusCode::OK, CONTENT_TYPE, text),
             Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
         }
@@ -131,18 +136,6 @@ pub fn text(scrape: &Scrape) -> Result<String, fmt::Error> {
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
-}
-
-// === impl Scrape ===
-
-impl Scrape {
-    async fn collect(admin: &Admin) -> Self {
-        Self {
-            status: admin.report().await,
-            collector: admin.gc.as_ref().map(CollectorMetrics::collect),
-            durations: admin.pods.as_ref().map(PodDurations::new),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -21,38 +21,42 @@ pub fn json(value: &(impl Serialize + ?Sized)) -> Result<String, serde_json::Err
     Ok(foreign::escape_json(serde_json::to_string_pretty(value)?))
 }
 
-/// A column of a table.
-pub struct Column<'a, T> {
+/// A cell of a table.
+pub struct Cell {
     header: &'static str,
     /// Only `-o wide` shows it.
     is_wide: bool,
-    cell: Box<dyn Fn(&T) -> String + 'a>,
+    text: String,
 }
 
-/// A column that every table shows.
-pub fn column<'a, T>(header: &'static str, cell: impl Fn(&T) -> String + 'a) -> Column<'a, T> {
-    Column {
+/// A cell below this header, which every table shows.
+pub fn cell(header: &'static str, text: impl ToString) -> Cell {
+    Cell {
         header,
         is_wide: false,
-        cell: Box::new(cell),
+        text: text.to_string(),
     }
 }
 
-/// A column that only `-o wide` shows.
-pub fn wide_column<'a, T>(header: &'static str, cell: impl Fn(&T) -> String + 'a) -> Column<'a, T> {
-    Column {
+/// A cell that only `-o wide` shows.
+pub fn wide_cell(header: &'static str, text: impl ToString) -> Cell {
+    Cell {
         is_wide: true,
-        ..column(header, cell)
+        ..cell(header, text)
     }
 }
 
-/// Formats rows below their header, each column as wide as its widest cell. Each row is one line, whatever its cells contain.
-pub fn table<T>(columns: &[Column<'_, T>], rows: &[T], is_wide: bool) -> String {
-    let shown = columns.iter().filter(|column| is_wide || !column.is_wide);
+/// Formats rows below the headers of the first one, each column as wide as its widest cell. Each row is one line, whatever its
+/// cells contain.
+pub fn table<const N: usize>(rows: impl IntoIterator<Item = [Cell; N]>, is_wide: bool) -> String {
+    let rows: Vec<_> = rows.into_iter().collect();
     let mut lines = vec![String::new(); rows.len() + 1];
-    for column in shown {
-        let cells = rows.iter().map(|row| ForeignText::new(&(column.cell)(row)).into());
-        let cells: Vec<String> = [column.header.to_owned()].into_iter().chain(cells).collect();
+    for (column, head) in rows.iter().take(1).flatten().enumerate() {
+        if head.is_wide && !is_wide {
+            continue;
+        }
+        let cells = rows.iter().map(|row| ForeignText::new(&row[column].text).into());
+        let cells: Vec<String> = [head.header.to_owned()].into_iter().chain(cells).collect();
         let width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or_default() + GAP;
         for (line, cell) in lines.iter_mut().zip(cells) {
             *line += &format!("{cell:width$}");
@@ -80,29 +84,27 @@ mod tests {
 
     #[test]
     fn cell_cannot_forge_a_row_of_a_table() {
-        let columns = [
-            column("A", |_: &()| "x\ny   z".to_owned()),
-            column("B", |_: &()| "\u{1b}[2J\r".to_owned()),
-        ];
-        let shown = table(&columns, &[()], false);
+        let row = [cell("A", "x\ny   z"), cell("B", "\u{1b}[2J\r")];
+        let shown = table([row], false);
         assert_eq!(shown, "A          B\nx\\ny   z   \\u{1b}[2J\\r\n");
     }
 
     #[test]
     fn columns_of_a_table_are_aligned() {
-        type Row = [&'static str; 4];
-        let columns = [
-            column("NAME", |row: &Row| row[0].to_owned()),
-            wide_column("UID", |row: &Row| row[1].to_owned()),
-            column("AGE", |row: &Row| row[2].to_owned()),
-            column("STATE", |row: &Row| row[3].to_owned()),
-        ];
-        let rows = [["web-0", "1", "5s", "ü"], ["b", "2", "12m", ""]];
+        let row = |[name, uid, age, state]: [&str; 4]| {
+            [
+                cell("NAME", name),
+                wide_cell("UID", uid),
+                cell("AGE", age),
+                cell("STATE", state),
+            ]
+        };
+        let rows = || [["web-0", "1", "5s", "ü"], ["b", "2", "12m", ""]].map(row);
         assert_eq!(
-            table(&columns, &rows, false),
+            table(rows(), false),
             "NAME    AGE   STATE\nweb-0   5s    ü\nb       12m\n"
         );
-        assert!(table(&columns, &rows, true).starts_with("NAME    UID   AGE   STATE\n"));
+        assert!(table(rows(), true).starts_with("NAME    UID   AGE   STATE\n"));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::output::{age_since, column, table, wide_column};
+use super::output::{Cell, age_since, cell, table, wide_cell};
 use crate::{
     model::observation::{Difference, LeftoverKind, Observation, Verdict},
     words::{format_count, seconds},
@@ -76,9 +76,6 @@ impl Report {
     }
 }
 
-/// A line of the table: the observation, unless it is a further detail of the line above, and what its verdict is about.
-type Row<'a> = (Option<&'a Observation>, String);
-
 /// Formats the report: a summary, and a table of all terminations that are not the same, or of those with this verdict. `is_wide`:
 /// with each difference and leftover, and the UID.
 pub fn text(report: &Report, verdict: Option<Verdict>, is_wide: bool) -> String {
@@ -86,42 +83,36 @@ pub fn text(report: &Report, verdict: Option<Verdict>, is_wide: bool) -> String 
     if !report.is_observing {
         out += "The agent does not observe now: it runs without --mode observe.\n";
     }
-    let shown: Vec<_> = report
-        .observations
-        .iter()
-        .filter(|it| verdict.map_or(it.verdict != Verdict::Same, |verdict| it.verdict == verdict))
-        .collect();
-    if shown.is_empty() {
+    let is_shown = |it: &&Observation| verdict.map_or(it.verdict != Verdict::Same, |verdict| it.verdict == verdict);
+    let shown = report.observations.iter().filter(is_shown);
+    let rows: Vec<_> = shown.flat_map(|it| rows(it, is_wide, report.until)).collect();
+    if rows.is_empty() {
         return out;
     }
-    // With details, each has a line: the first one has the other cells.
-    let lines = |it: &&Observation| match (is_wide, details(it).as_slice()) {
+    out + "\n" + &table(rows, is_wide)
+}
+
+/// The rows of an observation. With details, each has a row: the first one has the other cells.
+fn rows(it: &Observation, is_wide: bool, now: Timestamp) -> Vec<[Cell; 7]> {
+    let lines = match (is_wide, details(it).as_slice()) {
+        (_, []) => vec!["-".to_owned()],
         (false, [first, more @ ..]) if !more.is_empty() => vec![format!("{first} (and {} more)", more.len())],
         (_, details) => details.to_vec(),
     };
-    let rows: Vec<Row<'_>> = shown
-        .iter()
-        .flat_map(|it| {
-            let mut lines = lines(it).into_iter();
-            let first = (Some(*it), lines.next().unwrap_or_else(|| "-".to_owned()));
-            [first].into_iter().chain(lines.map(|line| (None, line)))
-        })
-        .collect();
-    let of = |row: &Row<'_>, cell: &dyn Fn(&Observation) -> String| row.0.map_or_else(String::new, cell);
-    let columns = [
-        column("NAMESPACE", |row: &Row<'_>| of(row, &|it| it.namespace.clone())),
-        column("NAME", |row: &Row<'_>| of(row, &|it| it.name.clone())),
-        column("AGE", |row: &Row<'_>| {
-            of(row, &|it| age_since(it.finished_at, report.until))
-        }),
-        column("TOOK/GRACE", |row: &Row<'_>| {
-            of(row, &|it| format!("{}/{}s", seconds(it.elapsed_ms), it.grace_seconds))
-        }),
-        column("VERDICT", |row: &Row<'_>| of(row, &|it| it.verdict.to_string())),
-        wide_column("UID", |row: &Row<'_>| of(row, &|it| it.uid.clone())),
-        column("WHAT", |row: &Row<'_>| row.1.clone()),
-    ];
-    out + "\n" + &table(&columns, &rows, is_wide)
+    let row = |(index, line): (usize, &String)| {
+        let once = |text: String| if index == 0 { text } else { String::new() };
+        let took = format!("{}/{}s", seconds(it.elapsed_ms), it.grace_seconds);
+        [
+            cell("NAMESPACE", once(it.namespace.clone())),
+            cell("NAME", once(it.name.clone())),
+            cell("AGE", once(age_since(it.finished_at, now))),
+            cell("TOOK/GRACE", once(took)),
+            cell("VERDICT", once(it.verdict.to_string())),
+            wide_cell("UID", once(it.uid.clone())),
+            cell("WHAT", line),
+        ]
+    };
+    lines.iter().enumerate().map(row).collect()
 }
 
 /// One line, such as `142 terminations in 7d: 141 same, 1 with leftovers: 1 mount`.

@@ -105,10 +105,8 @@ pub async fn report_status(admin: Arc<Admin>) {
 pub fn report_stopping() {
     if is_service() {
         // The message is sent even if the future is dropped.
-        drop(send(
-            &[NotifyState::Stopping],
-            Some("stopping; pods may come to their end"),
-        ));
+        let status = "stopping; pods may come to their end";
+        drop(send(&[NotifyState::Stopping], Some(status)));
     }
 }
 

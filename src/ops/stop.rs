@@ -47,15 +47,9 @@ pub async fn stop(
 }
 
 fn accepted(granted: &StopAccepted) -> String {
-    let StopAccepted {
-        uid,
-        grace_period_seconds,
-        not_durable,
-        ..
-    } = granted;
-    let pod = granted.pod();
-    let lost = loss("this request", not_durable.as_ref());
-    format!("{pod} (UID {uid}) is terminating, grace period {grace_period_seconds}s{lost}")
+    let (pod, uid, grace) = (granted.pod(), &granted.uid, granted.grace_period_seconds);
+    let lost = loss("this request", granted.not_durable.as_ref());
+    format!("{pod} (UID {uid}) is terminating, grace period {grace}s{lost}")
 }
 
 /// Waits for the termination. `printed` is what blocks the pod.
@@ -67,10 +61,10 @@ async fn follow(
 ) -> Result<String, ClientError> {
     let (uid, pod) = (&granted.uid, granted.pod());
     let mut is_unshown = granted.already_terminated && granted.phase.is_none();
-    let path = format!("{OUTCOMES}/{uid}?wait={}", WAIT.as_secs());
+    let path = format!("{OUTCOMES}{uid}?wait={}", WAIT.as_secs());
     loop {
-        let outcome = client::get_with_timeout(socket, &path, WAIT).await;
-        let StopOutcome { terminated, trace } = match outcome {
+        let outcome = client::get_raw(socket, &path, WAIT).await;
+        let StopOutcome { terminated, trace } = match outcome.and_then(|answer| answer.parse()) {
             Err(ClientError::Unknown(_)) if granted.already_terminated => {
                 return Ok(format!(
                     "{pod} had terminated before: the request changes nothing; nothing of it runs on this node"

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 
 pub use self::svg::svg;
-use super::output::{column, table, wide_column};
+use super::output::{cell, table, wide_cell};
 use crate::{
     clock::between,
     model::trace::{Span, Stage, Step, Trace},
@@ -34,10 +34,8 @@ pub fn text(trace: &Trace, is_wide: bool) -> String {
     let what_width = what_width.unwrap_or(0);
     let mut out = head(trace);
     for row in rows(&trace.spans, is_wide) {
-        let Row {
-            step, what, failure, ..
-        } = row;
-        let failure = failure.map_or_else(String::new, |why| format!("  ✗ {why}"));
+        let (step, what) = (row.step, row.what);
+        let failure = row.failure.map_or_else(String::new, |why| format!("  ✗ {why}"));
         let (line, times) = (row.line(total, grace_end), row.times_text());
         // Writing to a String cannot fail.
         let _ = writeln!(out, "  {step:8} {what:what_width$} │{line}│ {times}{failure}");
@@ -66,21 +64,21 @@ pub fn list(traces: &[Trace], namespace: Option<&str>, is_wide: bool, now: Times
         return "No termination is known; the agent remembers the last 256 since its start.\n".to_owned();
     }
     traces.sort_by_key(|trace| trace.began);
-    let columns = [
-        column("NAMESPACE", |trace: &&Trace| trace.namespace.clone()),
-        column("NAME", |trace: &&Trace| trace.name.clone()),
-        column("STATE", |trace: &&Trace| state(trace).to_owned()),
-        column("DURATION", |trace: &&Trace| precise(trace.elapsed_ms)),
-        column("GRACE", |trace: &&Trace| format!("{}s", trace.grace_seconds)),
-        column("AGE", |trace: &&Trace| age(between(trace.began, now))),
-        wide_column("ATTEMPTS", |trace: &&Trace| trace.attempts.to_string()),
-        wide_column("PHASE", |trace: &&Trace| {
-            trace.phase.clone().unwrap_or_else(|| "-".to_owned())
-        }),
-        wide_column("UID", |trace: &&Trace| trace.uid.clone()),
-        wide_column("CAUSE", |trace: &&Trace| trace.cause.to_string()),
-    ];
-    table(&columns, &traces, is_wide)
+    let row = |trace: &Trace| {
+        [
+            cell("NAMESPACE", &trace.namespace),
+            cell("NAME", &trace.name),
+            cell("STATE", state(trace)),
+            cell("DURATION", precise(trace.elapsed_ms)),
+            cell("GRACE", format!("{}s", trace.grace_seconds)),
+            cell("AGE", age(between(trace.began, now))),
+            wide_cell("ATTEMPTS", trace.attempts),
+            wide_cell("PHASE", trace.phase.as_deref().unwrap_or("-")),
+            wide_cell("UID", &trace.uid),
+            wide_cell("CAUSE", &trace.cause),
+        ]
+    };
+    table(traces.into_iter().map(row), is_wide)
 }
 
 fn state(trace: &Trace) -> &'static str {
@@ -95,9 +93,7 @@ fn state(trace: &Trace) -> &'static str {
 
 /// The pod, and its state as a whole: two lines.
 fn head(trace: &Trace) -> String {
-    let Trace {
-        namespace, name, uid, ..
-    } = trace;
+    let (namespace, name, uid) = (&trace.namespace, &trace.name, &trace.uid);
     let (elapsed, total) = (precise(trace.elapsed_ms), trace.grace_seconds);
     let state = match trace.stage {
         _ if trace.waits_for_deletion => {

@@ -173,12 +173,7 @@ fn completed_steps(trace: &Trace) -> String {
 }
 
 fn conclusion(trace: &Trace, agent_blocked: Option<&str>) -> String {
-    let Trace {
-        namespace,
-        name,
-        blocked,
-        ..
-    } = trace;
+    let (namespace, name, blocked) = (&trace.namespace, &trace.name, &trace.blocked);
     if trace.stage == Stage::Finished {
         if trace.finalizers.is_empty() {
             return "Nothing is left of it on this node, and its object was deleted.".to_owned();

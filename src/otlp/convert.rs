@@ -81,11 +81,9 @@ pub(super) fn spans(trace: &Trace, outcome: Outcome) -> Vec<SpanData> {
             step.failure.as_ref(),
         );
         child.name = <&str>::from(step.step).into();
-        if matches!(step.step, Step::Hook | Step::Term | Step::Kill) && !step.what.is_empty() {
-            child
-                .attributes
-                .push(KeyValue::new("k8s.container.name", step.what.clone()));
-        }
+        let is_of_container = matches!(step.step, Step::Hook | Step::Term | Step::Kill) && !step.what.is_empty();
+        let container = is_of_container.then(|| KeyValue::new("k8s.container.name", step.what.clone()));
+        child.attributes.extend(container);
         child
     });
     root.into_iter().chain(steps).collect()

@@ -53,7 +53,7 @@ async fn answers_about_a_pod_that_fails_match_their_schemas() {
         &json!({ "gracePeriodSeconds": 5 }),
     )
     .await;
-    assert_valid(&node, "outcome", &format!("{OUTCOMES}/uid-db?wait=60")).await;
+    assert_valid(&node, "outcome", &format!("{OUTCOMES}uid-db?wait=60")).await;
     assert_valid_command(&node, "pause", pause::PAUSE, &json!({})).await;
     assert_valid(&node, "status", STATUS).await;
     assert_valid_command(&node, "pause", pause::RESUME, &json!({})).await;

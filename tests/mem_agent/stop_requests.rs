@@ -35,10 +35,9 @@ pub async fn refused(node: &Node, path: &str, what: &StopRequest) -> String {
 }
 
 pub async fn outcome(node: &Node, name: &str, wait: u64) -> StopOutcome {
-    let path = format!("{OUTCOMES}/uid-{name}?wait={wait}");
-    client::get_with_timeout(&node.flags.socket.socket, &path, secs(wait))
-        .await
-        .unwrap()
+    let path = format!("{OUTCOMES}uid-{name}?wait={wait}");
+    let answer = client::get_raw(&node.flags.socket.socket, &path, secs(wait)).await;
+    answer.unwrap().parse().unwrap()
 }
 
 pub async fn ended(node: &Node, name: &str) -> Value {

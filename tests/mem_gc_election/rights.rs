@@ -3,7 +3,7 @@
 use pod_teardown::{
     api::MetadataClient,
     node::effects::Effects,
-    ops::check::{Verdict, collector_rights},
+    ops::check::{FAILURE, UNAVAILABLE, Verdict, collector_rights},
 };
 use testbed::apiserver::faults::Fault;
 
@@ -28,9 +28,13 @@ async fn an_account_with_all_rights_is_checked_by_verb_and_not_by_kind() {
 #[tokio::test(start_paused = true)]
 async fn check_of_credentials_without_rights_names_the_manifest_to_apply() {
     for (code, verdict, remedy) in [
-        (403, Verdict::Failed, "deploy/gc-rbac.yaml"),
-        (401, Verdict::Failed, "renew the credentials in --gc-kubeconfig"),
-        (503, Verdict::Unreachable, "the network"),
+        (403, Verdict::Failed(FAILURE), "deploy/gc-rbac.yaml"),
+        (
+            401,
+            Verdict::Failed(FAILURE),
+            "renew the credentials in --gc-kubeconfig",
+        ),
+        (503, Verdict::Failed(UNAVAILABLE), "the network"),
     ] {
         let cluster = Cluster::new().await;
         cluster.api.faults().inject(Fault::status(code).resource("namespaces"));

@@ -2,6 +2,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use futures::FutureExt as _;
 use http_body_util::BodyExt as _;
+use k8s_openapi::api::core::v1::ObjectReference;
 use proptest::prelude::*;
 use serde_json::json;
 
@@ -10,7 +11,7 @@ use crate::{
     api::ApiError,
     collector::report::{KindReport, WorkReport},
     counters::Counters,
-    events::{Events, Involved, SendEvent},
+    events::{Events, SendEvent},
     model::event::Reason,
     node::{
         grpc::Call,
@@ -57,7 +58,7 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
         tracing::warn!(shown = %text, quoted = text, debugged = ?text, "{text}");
         tracing::info_span!("pod", pod.name = %text).in_scope(|| tracing::warn!("Within"));
     }));
-    let row = |seen: &str| Row::new(Item::RUNTIME, check::Verdict::Failed, seen, seen);
+    let row = |seen: &str| Row::new(Item::RUNTIME, check::Verdict::Failed(check::FAILURE), seen, seen);
     all.insert("table of check", Report::new(vec![row(text)]).table(false));
     let answer = admin::json_answer(&json!({ text: [text] }))
         .unwrap()
@@ -70,13 +71,11 @@ fn channels(text: &str) -> BTreeMap<&'static str, String> {
         plural: text.to_owned(),
         ..KindReport::default()
     };
-    let collector = CollectorMetrics {
-        report: Some(WorkReport {
-            kinds: vec![kind],
-            ..WorkReport::default()
-        }),
-        ..CollectorMetrics::default()
-    };
+    let mut collector = CollectorMetrics::default();
+    collector.status.work = Some(WorkReport {
+        kinds: vec![kind],
+        ..WorkReport::default()
+    });
     let scrape = Scrape {
         collector: Some(collector),
         ..Scrape::default()
@@ -111,13 +110,13 @@ fn event(text: &str) -> String {
         Box::pin(async { Ok(()) })
     });
     let (events, sender) = Events::new(bring, "node", Arc::new(Counters::default()));
-    let about = Involved {
-        api_version: "v1".to_owned(),
-        kind: "Pod".to_owned(),
-        namespace: "default".to_owned(),
-        name: "web-0".to_owned(),
-        uid: "1".to_owned(),
-        field_path: None,
+    let about = ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Pod".to_owned()),
+        namespace: Some("default".to_owned()),
+        name: Some("web-0".to_owned()),
+        uid: Some("1".to_owned()),
+        ..ObjectReference::default()
     };
     events.record(&about, Reason::FailedKillPod, text);
     drop(events);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::{sync::watch, time::Instant};
 
-use super::respond::{Answer, json_answer, name, not_found};
+use super::respond::{Answer, Refused, json_answer, name, not_found};
 use crate::{
     api::{MetadataClient, escape},
     collector::{
@@ -50,8 +50,19 @@ impl CollectorAdmin {
         }
     }
 
+    /// Its status.
+    pub(in crate::ops) fn report(&self) -> GcReport {
+        let work = self.query(WorkReport::new);
+        GcReport {
+            synced: work.as_ref().is_some_and(|work| work.synced),
+            election: self.election.view(),
+            credentials_expire: self.client.credentials_expiry(),
+            work,
+        }
+    }
+
     /// Queries the present state; `None` while the collector is on standby.
-    pub(in crate::ops) fn query<T>(&self, query: impl FnOnce(&Core, Instant) -> T) -> Option<T> {
+    fn query<T>(&self, query: impl FnOnce(&Core, Instant) -> T) -> Option<T> {
         let current = self.current.borrow().clone();
         current.map(|shared| query(&shared.lock(), Instant::now()))
     }
@@ -69,33 +80,26 @@ pub fn graph_path(center: Option<&ObjectName>) -> String {
 ///
 /// # Errors
 /// When the collector does not know the object, is on standby or does not exist.
-pub(super) fn why(gc: Option<&CollectorAdmin>, name: &ObjectName) -> Result<Explanation, String> {
-    let gc = gc.ok_or_else(|| NO_COLLECTOR.to_owned())?;
-    let known = gc.query(|core, now| why::explain(core, name, now).map_err(|why| why.to_string()));
+pub(super) fn why(gc: Option<&CollectorAdmin>, name: &ObjectName) -> Result<Explanation, Refused> {
+    let gc = gc.ok_or_else(|| not_found(NO_COLLECTOR))?;
+    let known = gc.query(|core, now| why::explain(core, name, now).map_err(not_found));
     known.unwrap_or_else(|| Err(unknown(gc)))
 }
 
 /// Answers with the collector's status.
 pub(super) fn status(gc: Option<&CollectorAdmin>) -> Answer {
-    let gc = gc.ok_or_else(|| not_found(NO_COLLECTOR))?;
-    let work = gc.query(WorkReport::new);
-    json_answer(&GcReport {
-        synced: work.as_ref().is_some_and(|work| work.synced),
-        election: gc.election.view(),
-        credentials_expire: gc.client.credentials_expiry(),
-        work,
-    })
+    json_answer(&gc.ok_or_else(|| not_found(NO_COLLECTOR))?.report())
 }
 
 /// Answers with the active objects of the graph, or those that the query selects.
 pub(super) fn graph(gc: Option<&CollectorAdmin>, query: Option<&str>) -> Answer {
     let gc = gc.ok_or_else(|| not_found(NO_COLLECTOR))?;
     gc.query(|core, _| draw(&core.graph, query))
-        .unwrap_or_else(|| Err(not_found(unknown(gc))))
+        .unwrap_or_else(|| Err(unknown(gc)))
 }
 
 /// The error while this collector is on standby. It names the active one.
-fn unknown(gc: &CollectorAdmin) -> String {
+fn unknown(gc: &CollectorAdmin) -> Refused {
     let view = gc.election.view();
     let why = view.standby.unwrap_or_else(|| "it starts".to_owned());
     let holder = view.lease.filter(|lease| !lease.is_own).and_then(|lease| lease.holder);
@@ -103,7 +107,7 @@ fn unknown(gc: &CollectorAdmin) -> String {
         let node = holder.rsplit_once('_').map_or(&*holder, |(node, _)| node);
         format!("; {holder} holds the Lease: ask the agent of node {node}")
     });
-    format!("the collector of this agent knows nothing: {why}{remedy}")
+    not_found(format!("the collector of this agent knows nothing: {why}{remedy}"))
 }
 
 fn draw(graph: &Graph, query: Option<&str>) -> Answer {

@@ -38,11 +38,8 @@ pub struct Pause {
 
 /// Starts no work any more, until the end of the pause.
 pub(super) async fn pause(pods: &PodsAdmin, body: &[u8], user: &str) -> Answer {
-    let PauseRequest {
-        duration_seconds,
-        reason,
-    } = parse(body)?;
-    let limit = duration_seconds.map(Duration::from_secs);
+    let request = parse(body)?;
+    let (reason, limit) = (request.reason, request.duration_seconds.map(Duration::from_secs));
     let durable = pods.guard.pause(user, reason.clone(), limit, &pods.clock.now()).await;
     tracing::warn!(
         reason,

@@ -1,5 +1,7 @@
 //! Responses on the admin socket.
 
+use std::fmt::Display;
+
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use http_body_util::Full;
@@ -32,24 +34,20 @@ pub fn json_response(code: StatusCode, body: &impl Serialize) -> Response<Full<B
     }
 }
 
-pub fn pods_disabled() -> Refused {
-    not_found("this agent takes no pods down: it runs with --mode never")
-}
-
 pub fn agent_stopping() -> Refused {
     unavailable("the agent is stopping")
 }
 
-pub fn bad_request(why: impl Into<String>) -> Refused {
-    Refused(StatusCode::BAD_REQUEST, why.into())
+pub fn bad_request(why: impl Display) -> Refused {
+    Refused(StatusCode::BAD_REQUEST, why.to_string())
 }
 
-pub fn not_found(why: impl Into<String>) -> Refused {
-    Refused(StatusCode::NOT_FOUND, why.into())
+pub fn not_found(why: impl Display) -> Refused {
+    Refused(StatusCode::NOT_FOUND, why.to_string())
 }
 
-pub fn unavailable(why: impl Into<String>) -> Refused {
-    Refused(StatusCode::SERVICE_UNAVAILABLE, why.into())
+pub fn unavailable(why: impl Display) -> Refused {
+    Refused(StatusCode::SERVICE_UNAVAILABLE, why.to_string())
 }
 
 pub fn error(code: StatusCode, message: &str) -> Response<Full<Bytes>> {

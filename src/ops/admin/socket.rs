@@ -15,7 +15,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 /// The listening socket. Connections are refused as soon as this is dropped.
 #[derive(Debug)]
-pub struct AdminListener(UnixListener);
+pub struct AdminListener(pub(super) UnixListener);
 
 /// The socket file, identified by device and inode.
 #[derive(Debug)]
@@ -77,16 +77,6 @@ fn file_id(path: &Path) -> io::Result<(u64, u64)> {
 }
 
 // === impl AdminListener ===
-
-impl AdminListener {
-    /// Accepts a connection.
-    ///
-    /// # Errors
-    /// See accept(2).
-    pub async fn accept(&self) -> io::Result<UnixStream> {
-        self.0.accept().await.map(|(stream, _)| stream)
-    }
-}
 
 impl Drop for AdminListener {
     fn drop(&mut self) {

@@ -111,17 +111,12 @@ impl PodsAdmin {
         let RuntimeReport { version, error } = self.runtime.borrow().clone();
         if version.is_none() {
             let why = error.map_or_else(String::new, |error| format!(": {error}"));
-            return Err(unavailable(format!(
-                "the container runtime has not been reached yet{why}"
-            )));
+            let why = format!("the container runtime has not been reached yet{why}");
+            return Err(unavailable(why));
         }
-        let late = |_| {
-            unavailable(format!(
-                "the agent did not answer within {ANSWER_TIMEOUT:?}; see its log"
-            ))
-        };
-        let answer = timeout(ANSWER_TIMEOUT, self.workers.ask(request)).await.map_err(late)?;
-        answer.ok_or_else(agent_stopping)
+        let answer = timeout(ANSWER_TIMEOUT, self.workers.ask(request)).await;
+        let late = format!("the agent did not answer within {ANSWER_TIMEOUT:?}; see its log");
+        answer.map_err(|_| unavailable(late))?.ok_or_else(agent_stopping)
     }
 
     /// The process that terminates the pods of this node now.

@@ -33,9 +33,9 @@ pub(super) async fn answer(admin: &Admin, query: Option<&str>) -> Answer {
         None => None,
         Some(pods) => explain(pods, &name).await?,
     };
-    let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|why| match &admin.pods {
-        None => not_found(why),
-        Some(pods) => unknown(pods, &name, admin.gc.is_some().then_some(why)),
+    let collector = super::collector::why(admin.gc.as_ref(), &name).map_err(|refused| match &admin.pods {
+        None => refused,
+        Some(pods) => unknown(pods, &name, admin.gc.is_some().then_some(refused.1)),
     });
     json_answer(&combined(pod, collector)?)
 }

@@ -1,13 +1,12 @@
 //! Checks the collector's credentials, server and rights.
 
 use futures::{StreamExt as _, stream};
-use jiff::Timestamp;
 use k8s_openapi::api::authorization::v1::ResourceAttributes;
 use serde_json::{Value, json};
 
 use super::{
     item::Item,
-    row::{Row, Verdict},
+    row::{FAILURE, Row, Verdict},
     server::{self, credentials, in_time},
 };
 use crate::{
@@ -58,20 +57,13 @@ fn name_of(right: &ResourceAttributes) -> String {
 /// Checks everything that the collector needs: credentials, server and rights.
 pub(super) async fn for_collector(settings: &GcSettings) -> Vec<Row> {
     const SERVER: Item = Item::COLLECTOR_API_SERVER;
-    let (item, renew) = (Item::COLLECTOR_CREDENTIALS, RENEW_COLLECTORS);
-    let mut rows = Vec::from_iter(credentials(
-        item,
-        "--gc-kubeconfig",
-        renew,
-        &settings.kube,
-        Timestamp::now(),
-    ));
+    let (item, flag) = (Item::COLLECTOR_CREDENTIALS, "--gc-kubeconfig");
+    let mut rows = Vec::from_iter(credentials(item, flag, RENEW_COLLECTORS, &settings.kube));
     let effects = Effects::none();
     let client = match MetadataClient::new(&settings.kube, settings.kubeconfig.clone(), effects, None) {
         Ok(client) => client,
         Err(error) => {
-            let problem = problems::api_client("--gc-kubeconfig", &error);
-            rows.push(Row::from_problem(SERVER, &problem));
+            rows.push(Row::from_problem(SERVER, &problems::api_client(flag, &error)));
             return rows;
         }
     };
@@ -105,7 +97,10 @@ pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
         Ok(found) => found,
         Err(error) => return vec![failed_query(WHAT, &error)],
     };
-    let mut rows = vec![check_rights(client, &found).await];
+    let mut rows = vec![match missing(client, &found).await {
+        Ok(missing) => rights_row(&missing, found.served.iter().filter(|kind| kind.collected).count()),
+        Err(error) => failed_query(WHAT, &error),
+    }];
     if !found.failed.is_empty() {
         let failed = found
             .failed
@@ -121,14 +116,7 @@ pub async fn collector_rights(client: &MetadataClient) -> Vec<Row> {
     rows
 }
 
-/// Checks the rights for the discovered kinds.
-async fn check_rights(client: &MetadataClient, found: &Discovered) -> Row {
-    match missing(client, found).await {
-        Ok(missing) => rights_row(&missing, found.served.iter().filter(|kind| kind.collected).count()),
-        Err(error) => failed_query(WHAT, &error),
-    }
-}
-
+/// The rights for the discovered kinds that the collector does not have.
 async fn missing(client: &MetadataClient, found: &Discovered) -> Result<Vec<ResourceAttributes>, ApiError> {
     // Verbs that are not granted for all kinds are checked kind by kind: not all authorizers support wildcards.
     let all = VERBS.map(|verb| right(verb, "*", "*", None)).to_vec();
@@ -160,8 +148,8 @@ fn failed_query(what: Item, error: &ApiError) -> Row {
         _ => None,
     };
     match proof {
-        Some(401) => Row::new(what, Verdict::Failed, error, REJECTED),
-        Some(403) => Row::new(what, Verdict::Failed, error, REMEDY),
+        Some(401) => Row::new(what, Verdict::Failed(FAILURE), error, REJECTED),
+        Some(403) => Row::new(what, Verdict::Failed(FAILURE), error, REMEDY),
         _ => server::failed_query(what, error, "--gc-kubeconfig", [REJECTED, REMEDY]),
     }
 }
@@ -180,7 +168,7 @@ fn rights_row(missing: &[ResourceAttributes], kinds: usize) -> Row {
         more => format!(" and {more} more"),
     };
     let seen = format!("may not: {}{more}", named.join(", "));
-    Row::new(WHAT, Verdict::Failed, seen, REMEDY)
+    Row::new(WHAT, Verdict::Failed(FAILURE), seen, REMEDY)
 }
 
 #[cfg(test)]

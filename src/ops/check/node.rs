@@ -10,7 +10,7 @@ use tokio::time::timeout;
 
 use super::{
     item::Item,
-    row::{Row, Verdict},
+    row::{CONFIGURATION, FAILURE, Row, UNAVAILABLE, Verdict},
     server::REQUEST_TIMEOUT,
 };
 use crate::{
@@ -65,8 +65,7 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
         Ok(Peek::InUse) => {
             let why = "an agent with another --kubelet-root has it open";
             let row = Row::from_problem(WHAT, &problems::journal(state_dir, &why, true));
-            let verdict = Verdict::Configuration;
-            (Row { verdict, ..row }, None)
+            (row.with(Verdict::Failed(CONFIGURATION)), None)
         }
         Err(error) if error.prevents_start() => {
             let problem = problems::journal(state_dir, &error, false);
@@ -76,7 +75,7 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
             let seen = format!("{file}: {error}");
             let remedy = "free space on that disk, or repair its file system: until then the agent works without a journal, and \
                           a restart would forget the teardowns in progress";
-            (Row::new(WHAT, Verdict::Failed, seen, remedy), None)
+            (Row::new(WHAT, Verdict::Failed(FAILURE), seen, remedy), None)
         }
     };
     let quarantined = quarantined(state_dir).into_iter().map(|path| {
@@ -90,23 +89,18 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
 /// Checks whether the admin socket can be created.
 pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
     const WHAT: Item = Item::ADMIN_SOCKET;
+    let shown = path.display();
     let problem = |why: &dyn Display, is_taken| Row::from_problem(WHAT, &problems::admin_socket(path, why, is_taken));
     match timeout(REQUEST_TIMEOUT, admin::socket::is_listened_on(path)).await {
-        Ok(Ok(None)) => Row::ok(WHAT, format!("{} can be created", path.display())),
-        Ok(Ok(Some(false))) => Row::ok(
-            WHAT,
-            format!(
-                "{} can be created; it replaces the socket of an agent that has exited",
-                path.display()
-            ),
-        ),
-        Ok(Ok(Some(true))) if agent_runs => {
-            Row::ok(WHAT, format!("the agent that runs here listens on {}", path.display()))
+        Ok(Ok(None)) => Row::ok(WHAT, format!("{shown} can be created")),
+        Ok(Ok(Some(false))) => {
+            let seen = format!("{shown} can be created; it replaces the socket of an agent that has exited");
+            Row::ok(WHAT, seen)
         }
-        Ok(Ok(Some(true))) | Err(_) => Row {
-            verdict: Verdict::Configuration,
-            ..problem(&"another process listens on it", true)
-        },
+        Ok(Ok(Some(true))) if agent_runs => Row::ok(WHAT, format!("the agent that runs here listens on {shown}")),
+        Ok(Ok(Some(true))) | Err(_) => {
+            problem(&"another process listens on it", true).with(Verdict::Failed(CONFIGURATION))
+        }
         Ok(Err(error)) => problem(&error, false),
     }
 }
@@ -115,7 +109,7 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
 pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
     const WHAT: Item = Item::RUNTIME;
     let endpoint: &CriEndpoint = &settings.cri_endpoint;
-    let unreachable = |seen: String, remedy: &str| vec![Row::new(WHAT, Verdict::Unreachable, seen, remedy)];
+    let unreachable = |seen: String, remedy: &str| vec![Row::new(WHAT, Verdict::Failed(UNAVAILABLE), seen, remedy)];
     let version = match timeout(REQUEST_TIMEOUT, cri.version()).await {
         Ok(Ok(version)) => version,
         Ok(Err(error)) if error.is_not_a_runtime() => {
@@ -143,16 +137,15 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
         Ok(()) => Row::ok(Item::MOUNT_NAMESPACE, "the same as the runtime's"),
         Err(problem) => {
             let row = Row::from_problem(Item::MOUNT_NAMESPACE, &problem);
-            let is_absent = problem.kind == ProblemKind::Absent;
-            let verdict = if is_absent { Verdict::Unreachable } else { row.verdict };
-            Row { verdict, ..row }
+            if problem.kind == ProblemKind::Absent {
+                row.with(Verdict::Failed(UNAVAILABLE))
+            } else {
+                row
+            }
         }
     };
-    vec![
-        Row::ok(WHAT, seen),
-        mount_namespace,
-        cgroups(&settings.cgroup_root).await,
-    ]
+    let cgroups = cgroups(&settings.cgroup_root).await;
+    vec![Row::ok(WHAT, seen), mount_namespace, cgroups]
 }
 
 async fn cgroups(root: &str) -> Row {
@@ -168,7 +161,7 @@ async fn cgroups(root: &str) -> Row {
         Ok(version) => Row::ok(WHAT, format!("systemd driver, {cgroups}, systemd {version}")),
         Err(error) => {
             let seen = format!("systemd driver, {cgroups}, but systemd does not answer on D-Bus: {error}");
-            Row::new(WHAT, Verdict::Unreachable, seen, "see `systemctl status dbus`")
+            Row::new(WHAT, Verdict::Failed(UNAVAILABLE), seen, "see `systemctl status dbus`")
         }
     }
 }
@@ -182,10 +175,9 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
             }),
             ..
         }) => Row::ok(Item::OTHER_AGENTS, format!("only the service (pid {pid})")),
-        Err(error @ LockError::Taken { .. }) => Row {
-            verdict: Verdict::Warning,
-            ..Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, true))
-        },
+        Err(error @ LockError::Taken { .. }) => {
+            Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, true)).with(Verdict::Warning)
+        }
         Err(error) => Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, false)),
     }
 }
@@ -202,7 +194,7 @@ pub(super) async fn other_processes(settings: &PodSettings, node_name: &str, loc
         }
         Err(error) => {
             let remedy = "run check as root, with the host's /proc";
-            rows.push(Row::new(Item::KUBELET, Verdict::Failed, error, remedy));
+            rows.push(Row::new(Item::KUBELET, Verdict::Failed(FAILURE), error, remedy));
             return rows;
         }
     };
@@ -315,8 +307,8 @@ mod tests {
             (path("none"), false, Verdict::Ok),
             (path("dead"), false, Verdict::Ok),
             (path("alive"), true, Verdict::Ok),
-            (path("alive"), false, Verdict::Configuration),
-            (plain, false, Verdict::Configuration),
+            (path("alive"), false, Verdict::Failed(CONFIGURATION)),
+            (plain, false, Verdict::Failed(CONFIGURATION)),
         ] {
             let row = socket(&path, agent_runs).await;
             assert_eq!(row.verdict, verdict, "{path:?}: {row:?}");
@@ -459,7 +451,7 @@ mod tests {
         std::fs::create_dir_all(damaged.join(journal::FILE)).unwrap();
         std::fs::write(damaged.join("journal.redb.bad-20260102T030405Z"), "before").unwrap();
         for (state_dir, verdicts) in [
-            (plain, vec![Verdict::Configuration]),
+            (plain, vec![Verdict::Failed(CONFIGURATION)]),
             (damaged, vec![Verdict::Warning, Verdict::Warning]),
         ] {
             let (rows, _) = journal(&state_dir, &here, false);
@@ -477,7 +469,7 @@ mod tests {
         let here = Identity::default();
         let dir = tempfile::tempdir().unwrap();
         let open = crate::journal::Journal::open(dir.path(), &here).unwrap();
-        for (agent_runs, verdict) in [(true, Verdict::Ok), (false, Verdict::Configuration)] {
+        for (agent_runs, verdict) in [(true, Verdict::Ok), (false, Verdict::Failed(CONFIGURATION))] {
             let (rows, _) = journal(dir.path(), &here, agent_runs);
             assert_eq!((rows.len(), rows[0].verdict), (1, verdict), "{rows:?}");
             rows[0].assert_helps();

@@ -4,15 +4,8 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::row::{Row, Verdict};
-use crate::model::foreign::ForeignText;
-
-/// sysexits.h `EX_USAGE`.
-pub const USAGE: u8 = 64;
-/// sysexits.h `EX_UNAVAILABLE`.
-const UNAVAILABLE: u8 = 69;
-/// sysexits.h `EX_CONFIG`.
-pub const CONFIGURATION: u8 = 78;
+use super::row::{CONFIGURATION, Row, UNAVAILABLE, USAGE, Verdict, most_severe};
+use crate::{model::foreign::ForeignText, words::format_count};
 
 /// All rows, and what follows from them.
 #[derive(Debug, Clone, Serialize)]
@@ -36,10 +29,8 @@ impl Report {
     pub fn new(mut rows: Vec<Row>) -> Self {
         // Stable: rows of one group keep their order.
         rows.sort_by_key(|row| row.group);
-        // The most severe failure counts.
-        let mut codes = [USAGE, CONFIGURATION, UNAVAILABLE, 1].into_iter();
-        let exit_code = codes.find(|code| rows.iter().any(|row| exit_code(row) == *code));
-        let exit_code = exit_code.unwrap_or(0);
+        let failures: Vec<u8> = rows.iter().filter_map(Row::exit_code).collect();
+        let exit_code = most_severe(&failures);
         Self {
             is_ready: exit_code == 0,
             exit_code,
@@ -63,7 +54,7 @@ impl Report {
                 Verdict::Ok => "ok",
                 Verdict::Skipped => "skip",
                 Verdict::Warning => "WARN",
-                Verdict::Failed | Verdict::Usage | Verdict::Configuration | Verdict::Unreachable => "FAIL",
+                Verdict::Failed(_) => "FAIL",
             };
             let _ = writeln!(out, "  {word:4}  {name:width$}  {message}");
             if !row.remedy.is_empty() {
@@ -78,25 +69,13 @@ impl Report {
     }
 }
 
-/// The exit code of a failure; 0 for any other result.
-fn exit_code(row: &Row) -> u8 {
-    match row.verdict {
-        Verdict::Ok | Verdict::Skipped | Verdict::Warning => 0,
-        Verdict::Failed => 1,
-        Verdict::Usage => USAGE,
-        Verdict::Configuration => CONFIGURATION,
-        Verdict::Unreachable => UNAVAILABLE,
-    }
-}
-
 fn summary(rows: &[Row], exit_code: u8) -> String {
     let meaning = match exit_code {
         0 => {
             let warnings = rows.iter().filter(|row| row.verdict == Verdict::Warning).count();
             let warnings = match warnings {
                 0 => String::new(),
-                1 => " (1 warning)".to_owned(),
-                more => format!(" ({more} warnings)"),
+                count => format!(" ({})", format_count(count as u64, "warning")),
             };
             return format!("ready: the agent can work here{warnings}");
         }
@@ -105,10 +84,10 @@ fn summary(rows: &[Row], exit_code: u8) -> String {
         UNAVAILABLE => "the API server or the runtime cannot be reached",
         _ => "see the failed checks",
     };
-    let failed = rows.iter().filter(|row| self::exit_code(row) > 0).count();
+    let failed = rows.iter().filter_map(Row::exit_code).count();
     let all = rows.iter().filter(|row| row.verdict != Verdict::Skipped).count();
-    let checks = if all == 1 { "check" } else { "checks" };
-    format!("not ready: {failed} of {all} {checks} failed; exit code {exit_code}: {meaning}")
+    let all = format_count(all as u64, "check");
+    format!("not ready: {failed} of {all} failed; exit code {exit_code}: {meaning}")
 }
 
 #[cfg(test)]
@@ -118,7 +97,10 @@ mod tests {
     use super::*;
     use crate::{
         DOCS_URL, INSTALLED_DOCS,
-        ops::check::{item::Item, row::docs},
+        ops::check::{
+            item::Item,
+            row::{FAILURE, docs},
+        },
     };
 
     fn rows(verdicts: &[Verdict]) -> Vec<Row> {
@@ -132,27 +114,35 @@ mod tests {
             (&[Verdict::Ok, Verdict::Skipped], 0, "ready: the agent can work here"),
             (&[Verdict::Ok, Verdict::Warning], 0, "(1 warning)"),
             (
-                &[Verdict::Failed, Verdict::Warning],
+                &[Verdict::Failed(FAILURE), Verdict::Warning],
                 1,
                 "1 of 2 checks failed; exit code 1: see",
             ),
             (
-                &[Verdict::Failed, Verdict::Unreachable],
+                &[Verdict::Failed(FAILURE), Verdict::Failed(UNAVAILABLE)],
                 69,
                 "the API server or the runtime",
             ),
             (
-                &[Verdict::Unreachable, Verdict::Configuration],
+                &[Verdict::Failed(UNAVAILABLE), Verdict::Failed(CONFIGURATION)],
                 78,
                 "the configuration is wrong",
             ),
-            (&[Verdict::Failed, Verdict::Configuration], 78, "2 of 2 checks failed"),
             (
-                &[Verdict::Configuration, Verdict::Usage],
+                &[Verdict::Failed(FAILURE), Verdict::Failed(CONFIGURATION)],
+                78,
+                "2 of 2 checks failed",
+            ),
+            (
+                &[Verdict::Failed(CONFIGURATION), Verdict::Failed(USAGE)],
                 64,
                 "the command line is wrong",
             ),
-            (&[Verdict::Usage], 64, "not ready: 1 of 1 check failed; exit code 64"),
+            (
+                &[Verdict::Failed(USAGE)],
+                64,
+                "not ready: 1 of 1 check failed; exit code 64",
+            ),
         ];
         for (verdicts, code, words) in cases {
             let report = Report::new(rows(verdicts));
@@ -165,7 +155,7 @@ mod tests {
 
     fn two_groups() -> Report {
         Report::new(vec![
-            Row::new(Item::NODE_IDENTITY, Verdict::Failed, "none", "do this"),
+            Row::new(Item::NODE_IDENTITY, Verdict::Failed(FAILURE), "none", "do this"),
             Row::ok(Item::API_SERVER, "v1.36.3"),
             Row::skipped(Item::K3S, "other runtime"),
         ])

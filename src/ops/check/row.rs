@@ -33,7 +33,7 @@ pub struct Row {
     pub see: String,
 }
 
-/// The result of a check. Failures differ by their exit code.
+/// The result of a check. A failure has an exit code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case")]
@@ -45,19 +45,31 @@ pub enum Verdict {
     /// Works, but needs attention.
     Warning,
     /// Prevents the agent from working.
-    Failed,
-    /// Wrong on the command line.
-    #[serde(rename = "failed")]
-    #[cfg_attr(test, schemars(skip))]
-    Usage,
-    /// Configured wrongly.
-    #[serde(rename = "failed")]
-    #[cfg_attr(test, schemars(skip))]
-    Configuration,
-    /// Cannot be reached.
-    #[serde(rename = "failed")]
-    #[cfg_attr(test, schemars(skip))]
-    Unreachable,
+    Failed(#[serde(skip)] u8),
+}
+
+/// sysexits.h `EX_USAGE`.
+pub const USAGE: u8 = 64;
+/// sysexits.h `EX_UNAVAILABLE`.
+pub const UNAVAILABLE: u8 = 69;
+/// sysexits.h `EX_CONFIG`.
+pub const CONFIGURATION: u8 = 78;
+/// Any other failure.
+pub const FAILURE: u8 = 1;
+
+/// The exit code for a problem of this kind.
+pub fn exit_code(kind: ProblemKind) -> u8 {
+    match kind {
+        ProblemKind::Usage => USAGE,
+        ProblemKind::Configuration | ProblemKind::Absent => CONFIGURATION,
+        ProblemKind::Taken | ProblemKind::Internal => FAILURE,
+    }
+}
+
+/// The exit code of the most severe of these failures; 0 without any.
+pub fn most_severe(codes: &[u8]) -> u8 {
+    let mut by_severity = [USAGE, CONFIGURATION, UNAVAILABLE, FAILURE].into_iter();
+    by_severity.find(|code| codes.contains(code)).unwrap_or(0)
 }
 
 // === impl Row ===
@@ -87,12 +99,21 @@ impl Row {
     }
 
     pub(super) fn from_problem(item: Item, problem: &Problem) -> Self {
-        let verdict = match problem.kind {
-            ProblemKind::Usage => Verdict::Usage,
-            ProblemKind::Configuration | ProblemKind::Absent => Verdict::Configuration,
-            ProblemKind::Taken | ProblemKind::Internal => Verdict::Failed,
-        };
+        let verdict = Verdict::Failed(exit_code(problem.kind));
         Self::new(item, verdict, &problem.what, &problem.remedy)
+    }
+
+    /// The same row with another result.
+    pub(super) fn with(self, verdict: Verdict) -> Self {
+        Self { verdict, ..self }
+    }
+
+    /// The exit code of a failure.
+    pub(super) fn exit_code(&self) -> Option<u8> {
+        match self.verdict {
+            Verdict::Ok | Verdict::Skipped | Verdict::Warning => None,
+            Verdict::Failed(code) => Some(code),
+        }
     }
 }
 

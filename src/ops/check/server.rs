@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::{
     item::Item,
-    row::{Row, Verdict},
+    row::{CONFIGURATION, FAILURE, Row, UNAVAILABLE, Verdict},
 };
 use crate::{
     api::{
@@ -17,6 +17,7 @@ use crate::{
         expiry::{Expiry, expires_soon},
         with_timeout,
     },
+    config::PodSettings,
     model::problems,
     node::identity::Identity,
 };
@@ -30,15 +31,15 @@ const OTHER_ERROR: &str = "read `kubectl get --raw /readyz` and the API server's
 /// Timeout of each request to the API server or the runtime.
 pub(super) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Checks the API server at this URL. `recorded`: the Node UID in the journal. `needs_lease`: the agent has to read the Node's Lease.
+/// Checks the API server. `recorded`: the Node UID in the journal.
 pub(super) async fn server(
     api: &ApiClient,
-    url: &Uri,
+    pods: &PodSettings,
     node_name: &str,
-    needs_lease: bool,
     machine: &Identity,
     recorded: Option<&str>,
 ) -> Vec<Row> {
+    let url = &pods.kube.cluster_url;
     let mut rows = vec![match in_time(api.version()).await {
         Ok(version) => Row::ok(Item::API_SERVER, format!("{version} at {url}")),
         Err(error) => return vec![refused(url, Item::API_SERVER, &error)],
@@ -47,21 +48,21 @@ pub(super) async fn server(
         Ok(node) => identity(&node, machine, recorded),
         Err(error) if error.code() == Some(404) => Row::new(
             Item::NODE_IDENTITY,
-            Verdict::Configuration,
+            Verdict::Failed(CONFIGURATION),
             format!("Node {node_name} does not exist"),
             "set --node-name to the name that `kubectl get nodes` shows for this node",
         ),
         Err(error) => refused(url, Item::NODE_IDENTITY, &error),
     });
     let selector = json!({ "rawSelector": format!("spec.nodeName={node_name}") });
-    let pods = |verb| json!({ "verb": verb, "resource": "pods", "fieldSelector": selector });
+    let of_node = |verb| json!({ "verb": verb, "resource": "pods", "fieldSelector": selector });
     let status = |resource| json!({ "verb": "patch", "resource": resource, "subresource": "status" });
     let events = |verb| json!({ "verb": verb, "resource": "events" });
     let mut node_status = status("nodes");
     node_status["name"] = node_name.into();
     let rights = [
-        (Item::LIST_PODS, pods("list")),
-        (Item::WATCH_PODS, pods("watch")),
+        (Item::LIST_PODS, of_node("list")),
+        (Item::WATCH_PODS, of_node("watch")),
         (Item::PATCH_POD_STATUS, status("pods")),
         (Item::DELETE_PODS, json!({ "verb": "delete", "resource": "pods" })),
         (Item::PATCH_NODE_STATUS, node_status),
@@ -71,11 +72,12 @@ pub(super) async fn server(
     let lease = json!({
         "verb": "get", "group": "coordination.k8s.io", "resource": "leases", "namespace": "kube-node-lease", "name": node_name,
     });
+    let needs_lease = pods.take_over_after.is_some();
     let lease = needs_lease.then_some((Item::GET_LEASE, lease));
     for (what, attributes) in rights.into_iter().chain(lease) {
         rows.push(match in_time(api.is_allowed(&attributes)).await {
             Ok(true) => Row::ok(what, "granted"),
-            Ok(false) => Row::new(what, Verdict::Failed, "not granted", USE_KUBELET_CREDENTIALS),
+            Ok(false) => Row::new(what, Verdict::Failed(FAILURE), "not granted", USE_KUBELET_CREDENTIALS),
             Err(error) => refused(url, what, &error),
         });
     }
@@ -85,7 +87,7 @@ pub(super) async fn server(
 fn refused(url: &Uri, what: Item, error: &ApiError) -> Row {
     let rejected = "renew the credentials in --kubeconfig, or set it to the kubelet's file: the API server rejects these credentials";
     let mut row = failed_query(what, error, "--kubeconfig", [rejected, USE_KUBELET_CREDENTIALS]);
-    if row.verdict != Verdict::Failed {
+    if row.verdict != Verdict::Failed(FAILURE) {
         row.message = format!("{url}: {error}");
     }
     row
@@ -98,17 +100,17 @@ pub(super) fn failed_query(what: Item, error: &ApiError, flag: &str, [rejected, 
             is_certificate_invalid: true,
             ..
         } => (
-            Verdict::Configuration,
+            Verdict::Failed(CONFIGURATION),
             format!("check certificate-authority-data and the server's name in {flag}, and the clock of this node"),
         ),
         ErrorKind::Unreachable { .. } | ErrorKind::UnverifiedServer(_) | ErrorKind::Timeout(_) => (
-            Verdict::Unreachable,
+            Verdict::Failed(UNAVAILABLE),
             format!("check the server address in {flag}, and the network to it"),
         ),
-        ErrorKind::Refused { code: 401, .. } => (Verdict::Failed, rejected.to_owned()),
-        ErrorKind::Refused { code: 403, .. } => (Verdict::Failed, forbidden.to_owned()),
+        ErrorKind::Refused { code: 401, .. } => (Verdict::Failed(FAILURE), rejected.to_owned()),
+        ErrorKind::Refused { code: 403, .. } => (Verdict::Failed(FAILURE), forbidden.to_owned()),
         ErrorKind::Refused { .. } | ErrorKind::Unreadable(_) | ErrorKind::Blocked(_) => {
-            (Verdict::Failed, OTHER_ERROR.to_owned())
+            (Verdict::Failed(FAILURE), OTHER_ERROR.to_owned())
         }
     };
     Row::new(what, verdict, error, &remedy)
@@ -140,12 +142,12 @@ fn identity(node: &Node, machine: &Identity, recorded: Option<&str>) -> Row {
 }
 
 /// Checks when credentials expire; `None` if they do not show it.
-pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Config, now: Timestamp) -> Option<Row> {
+pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Config) -> Option<Row> {
     match Expiry::of_config(config) {
-        Ok(expiry) => expiry.map(|expiry| expiry_row(what, renew, expiry, now)),
+        Ok(expiry) => expiry.map(|expiry| expiry_row(what, renew, expiry, Timestamp::now())),
         Err(error) => Some(Row::new(
             what,
-            Verdict::Configuration,
+            Verdict::Failed(CONFIGURATION),
             error.to_string(),
             &format!("correct the client certificate and key in {flag}"),
         )),
@@ -155,7 +157,7 @@ pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Co
 fn expiry_row(what: Item, renew: &str, expiry: Expiry, now: Timestamp) -> Row {
     let end = expiry.expires_at;
     let (verdict, state, remedy) = if end <= now {
-        (Verdict::Configuration, "expired", renew)
+        (Verdict::Failed(CONFIGURATION), "expired", renew)
     } else if expires_soon(end, now) {
         (Verdict::Warning, "expires soon,", renew)
     } else {
@@ -194,15 +196,23 @@ pub(super) mod tests {
         let timeout = error(ErrorKind::Timeout(Duration::from_secs(10)));
         let unreadable = error(ErrorKind::Unreadable("no JSON".to_owned()));
         vec![
-            (refused(401), Verdict::Failed, "renew the credentials"),
-            (refused(403), Verdict::Failed, USE),
-            (refused(404), Verdict::Failed, "run the check again"),
-            (refused(500), Verdict::Failed, "run the check again"),
-            (unreachable(true), Verdict::Configuration, "certificate-authority-data"),
-            (unreachable(false), Verdict::Unreachable, "the network"),
-            (unverified(unreachable(false)), Verdict::Unreachable, "the network"),
-            (timeout, Verdict::Unreachable, "the network"),
-            (unreadable, Verdict::Failed, "run the check again"),
+            (refused(401), Verdict::Failed(FAILURE), "renew the credentials"),
+            (refused(403), Verdict::Failed(FAILURE), USE),
+            (refused(404), Verdict::Failed(FAILURE), "run the check again"),
+            (refused(500), Verdict::Failed(FAILURE), "run the check again"),
+            (
+                unreachable(true),
+                Verdict::Failed(CONFIGURATION),
+                "certificate-authority-data",
+            ),
+            (unreachable(false), Verdict::Failed(UNAVAILABLE), "the network"),
+            (
+                unverified(unreachable(false)),
+                Verdict::Failed(UNAVAILABLE),
+                "the network",
+            ),
+            (timeout, Verdict::Failed(UNAVAILABLE), "the network"),
+            (unreadable, Verdict::Failed(FAILURE), "run the check again"),
         ]
     }
 
@@ -227,7 +237,7 @@ pub(super) mod tests {
         };
         let now = "2026-01-02T00:00:00Z".parse().unwrap();
         for (end, verdict) in [
-            (end("2026-01-02T00:00:00Z"), Verdict::Configuration),
+            (end("2026-01-02T00:00:00Z"), Verdict::Failed(CONFIGURATION)),
             (end("2026-01-08T23:59:59Z"), Verdict::Warning),
             (end("2026-01-09T00:00:00Z"), Verdict::Ok),
         ] {
@@ -254,10 +264,10 @@ pub(super) mod tests {
         for (machine_id, recorded, verdict) in [
             ("m", None, Verdict::Ok),
             ("m", Some("u"), Verdict::Ok),
-            ("m", Some("v"), Verdict::Configuration),
-            ("n", Some("u"), Verdict::Configuration),
+            ("m", Some("v"), Verdict::Failed(CONFIGURATION)),
+            ("n", Some("u"), Verdict::Failed(CONFIGURATION)),
             ("", Some("u"), Verdict::Warning),
-            ("", Some("v"), Verdict::Configuration),
+            ("", Some("v"), Verdict::Failed(CONFIGURATION)),
         ] {
             let row = identity(&node(machine_id), &here, recorded);
             assert_eq!(row.verdict, verdict, "{machine_id} {recorded:?}: {row:?}");

@@ -2,8 +2,6 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use jiff::Timestamp;
-
 use super::family::{Labels, Metrics, labels, since_epoch};
 use crate::{
     collector::{
@@ -11,55 +9,40 @@ use crate::{
         queue::Depth,
         report::{KindReport, WorkReport},
     },
-    ops::admin::collector::CollectorAdmin,
+    ops::{admin::collector::CollectorAdmin, gc_status::GcReport},
 };
 
 /// The data of one scrape of the collector.
 #[derive(Debug, Clone, Default)]
 pub struct CollectorMetrics {
-    /// It is active.
-    pub is_active: bool,
-    /// This agent certainly holds the Lease.
-    pub holds_lease: bool,
-    /// When its credentials expire, if known.
-    pub credentials_expire: Option<Timestamp>,
+    /// Its status.
+    pub status: GcReport,
     /// Totals of earlier terms as leader.
     pub earlier: Totals,
     /// Events that were dropped.
     pub events_dropped: u64,
-    /// Its state; `None` while it is on standby.
-    pub report: Option<WorkReport>,
 }
 
 // === impl CollectorMetrics ===
 
 impl CollectorMetrics {
     pub(super) fn collect(admin: &CollectorAdmin) -> Self {
-        let view = admin.election.view();
-        let (earlier, report) = {
-            // Under one lock, because a term replaces the totals when it ends.
-            let earlier = admin.earlier.borrow();
-            (earlier.clone(), admin.query(WorkReport::new))
-        };
+        // Under one lock, because a term replaces the totals when it ends.
+        let earlier = admin.earlier.borrow();
         Self {
-            is_active: view.standby.is_none(),
-            holds_lease: view.holds_lease,
-            credentials_expire: admin.client.credentials_expiry(),
+            status: admin.report(),
+            earlier: earlier.clone(),
             events_dropped: admin.counters.counts().events_dropped,
-            earlier,
-            report,
         }
     }
 
     pub(super) fn register(&self, metrics: &mut Metrics<'_>) {
-        let report = self.report.clone().unwrap_or_default();
-        let counts = self
-            .report
-            .as_ref()
-            .map_or(&self.earlier.counts, |report| &report.counts);
-        let expire = since_epoch(self.credentials_expire);
-        metrics.gauge("gc_active", self.is_active);
-        metrics.gauge("gc_lease_held", self.holds_lease);
+        let GcReport { election, work, .. } = &self.status;
+        let counts = work.as_ref().map_or(&self.earlier.counts, |report| &report.counts);
+        let report = work.clone().unwrap_or_default();
+        let expire = since_epoch(self.status.credentials_expire);
+        metrics.gauge("gc_active", election.standby.is_none());
+        metrics.gauge("gc_lease_held", election.holds_lease);
         metrics.seconds("gc_credentials_expiry_timestamp", expire);
         metrics.counter("gc_activations", self.earlier.active_periods);
         metrics.counter("gc_graph_resets", self.earlier.resets);

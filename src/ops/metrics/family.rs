@@ -8,7 +8,6 @@ use prometheus_client::{
         counter::{ConstCounter, Counter},
         family::Family,
         gauge::{self, ConstGauge, Gauge},
-        info::Info,
     },
     registry::{Metric, Registry, Unit},
 };
@@ -107,11 +106,6 @@ impl Metrics<'_> {
             reasons.iter().map(of_reason)
         });
         self.counters(name, failures);
-    }
-
-    /// Information in labels.
-    pub fn info(&mut self, name: &'static str, labels: Labels) {
-        self.register(name, Info::new(labels));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::{histogram::Histogram, info::Info};
 use strum::VariantArray as _;
 
 use super::family::{Metrics, labels, since_epoch};
@@ -55,7 +55,7 @@ impl PodDurations {
 }
 
 pub(super) fn register(metrics: &mut Metrics<'_>, status: &StatusReport) {
-    metrics.info("build", labels([("version", &status.version)]));
+    metrics.register("build", Info::new(labels([("version", &status.version)])));
     metrics.counter("panics", status.panics);
     metrics.counter("log_lines_dropped", status.log_lines_dropped);
     if status.takes_pods {

@@ -22,6 +22,7 @@ use crate::{
     },
     histogram::{self, Histograms},
     model::{kubelet_unit::KubeletUnit, observation::Verdict, role::RoleName, trace::Step},
+    ops::gc_status::GcReport,
 };
 
 mod monitoring;
@@ -112,14 +113,16 @@ pub(super) fn full() -> Scrape {
             ..StatusReport::default()
         }),
         collector: Some(CollectorMetrics {
-            is_active: true,
-            credentials_expire: Timestamp::from_second(1_767_225_600).ok(),
+            status: GcReport {
+                credentials_expire: Timestamp::from_second(1_767_225_600).ok(),
+                work: Some(report),
+                ..GcReport::default()
+            },
             earlier: Totals {
                 counts,
                 active_periods: 2,
                 ..Totals::default()
             },
-            report: Some(report),
             ..CollectorMetrics::default()
         }),
         durations: Some(durations()),

@@ -17,7 +17,7 @@ use crate::{
         trace::{BlockedReason, Trace},
     },
     ops::{
-        output::{age_since, column, table, wide_column},
+        output::{age_since, cell, table, wide_cell},
         progress::step,
         remedies::{RENEW, expiry},
     },
@@ -63,10 +63,8 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
     if is_wide {
         let uptime = age_since(report.since, now);
         let StatusReport { version, node, pid, .. } = report;
-        out.add(
-            "Agent",
-            &format!("pod-teardown {version} on node {node}, pid {pid}, up {uptime}"),
-        );
+        let agent = format!("pod-teardown {version} on node {node}, pid {pid}, up {uptime}");
+        out.add("Agent", &agent);
     }
     out.add("Role", &role(report, now));
     if report.blocked_by == Some(BlockedKind::OnlyObserves) {
@@ -81,45 +79,26 @@ pub fn text(report: &StatusReport, is_wide: bool, now: Timestamp) -> String {
     if let Some(report) = &report.collector {
         out.add("Collector", &collector(report));
     }
-    if report.panics > 0 {
-        let panics = format_count(report.panics, "panic");
-        out.add("Panics", &format!("{panics} since the start: report them with the log"));
-    }
-    if report.log_lines_dropped > 0 {
-        let lines = format_count(report.log_lines_dropped, "line");
-        out.add(
-            "Log",
-            &format!("{lines} dropped: the journal or standard error was too slow"),
-        );
-    }
+    let (panics, lines) = (report.panics, report.log_lines_dropped);
+    out.add_count("Panics", panics, "panic", "since the start: report them with the log");
+    let slow = "dropped: the journal or standard error was too slow";
+    out.add_count("Log", lines, "line", slow);
     if !report.takes_pods {
         return out.0;
     }
     add_reasons(&mut out, report);
     add_leftovers(&mut out, report);
     if is_wide {
-        let counters = &report.counters;
-        out.add(
-            "Counters",
-            &format!(
-                "{} started, {} deleted, {} finished; {} and {} failed",
-                counters.started,
-                counters.deleted,
-                counters.finished,
-                format_count(counters.attempts_failed, "attempt"),
-                format_count(counters.hooks_failed, "hook"),
-            ),
-        );
+        let counts = &report.counters;
+        let (started, deleted, finished) = (counts.started, counts.deleted, counts.finished);
+        let attempts = format_count(counts.attempts_failed, "attempt");
+        let hooks = format_count(counts.hooks_failed, "hook");
+        let ended = format!("{deleted} deleted, {finished} finished; {attempts} and {hooks} failed");
+        out.add("Counters", &format!("{started} started, {ended}"));
     }
-    let pods = &report.pods;
-    for (retained, why) in [
-        (pods.awaiting_deletion, "terminated, but not deleted"),
-        (pods.awaiting_finalizers, "finished, but kept by finalizers"),
-    ] {
-        if retained > 0 {
-            out.add("Retained", &format!("{} {why}", format_count(retained as u64, "pod")));
-        }
-    }
+    let (undeleted, finished) = (report.pods.awaiting_deletion, report.pods.awaiting_finalizers);
+    out.add_count("Retained", undeleted as u64, "pod", "terminated, but not deleted");
+    out.add_count("Retained", finished as u64, "pod", "finished, but kept by finalizers");
     format!("{}\n{}", out.0, pods_table(report, is_wide))
 }
 
@@ -132,28 +111,31 @@ impl Lines {
         // Writing to a String cannot fail.
         let _ = writeln!(self.0, "{label:<9} {text}");
     }
+
+    /// A line for a number that is not zero.
+    fn add_count(&mut self, label: &str, count: u64, thing: &str, what: &str) {
+        if count > 0 {
+            self.add(label, &format!("{} {what}", format_count(count, thing)));
+        }
+    }
 }
 
 fn role(report: &StatusReport, now: Timestamp) -> String {
-    match &report.role {
-        _ if !report.takes_pods => "collector only (--mode never)".to_owned(),
-        None => "active (--mode always)".to_owned(),
-        Some(RoleReport {
-            role,
-            reason,
-            since,
-            message,
-            ..
-        }) => {
-            if reason.is_none() && message.is_none() && *role == RoleName::Standby {
-                return format!("{role}: the kubelet is not probed yet");
-            }
-            if let (RoleName::Active, Some(message)) = (role, message) {
-                return format!("{role} {message}");
-            }
+    if !report.takes_pods {
+        return "collector only (--mode never)".to_owned();
+    }
+    let Some(report) = &report.role else {
+        return "active (--mode always)".to_owned();
+    };
+    let (role, reason, message) = (report.role, report.reason, report.message.as_ref());
+    match (role, reason, message) {
+        (RoleName::Active, _, Some(message)) => format!("{role} {message}"),
+        (RoleName::Standby, None, None) => format!("{role}: the kubelet is not probed yet"),
+        _ => {
             let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
-            let since = since.map_or_else(String::new, |since| format!(" for {}", age_since(since, now)));
-            let message = message.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            let since = report.since.map(|since| format!(" for {}", age_since(since, now)));
+            let since = since.unwrap_or_default();
+            let message = message.map_or_else(String::new, |why| format!(": {why}"));
             format!("{role}{reason}{since}{message}")
         }
     }
@@ -189,10 +171,8 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
             out.add("Fencing", last);
         }
     }
-    out.add(
-        "Runtime",
-        report.runtime.version.as_deref().unwrap_or("not reached yet"),
-    );
+    let runtime = report.runtime.version.as_deref().unwrap_or("not reached yet");
+    out.add("Runtime", runtime);
     if let Some(error) = &report.runtime.error {
         out.add("", &format!("does not answer: {error}"));
     }
@@ -201,10 +181,8 @@ fn add_node(out: &mut Lines, report: &StatusReport, now: Timestamp) {
         SourceState::Watching => "watching",
         SourceState::Lost => "disconnected; later deletions are not seen",
     };
-    out.add(
-        "API",
-        &format!("{watch}, {}", format_count(report.watch.pods as u64, "pod")),
-    );
+    let pods = format_count(report.watch.pods as u64, "pod");
+    out.add("API", &format!("{watch}, {pods}"));
     if let Some(error) = &report.watch.error {
         out.add("", error);
     }
@@ -237,34 +215,23 @@ fn add_reasons(out: &mut Lines, report: &StatusReport) {
         out.add("Paused", &paused.period());
     }
     if let Some(error) = &report.journal_error {
-        out.add(
-            "Journal",
-            &format!("{error}; a restart would lose the state of terminating pods"),
-        );
+        let lost = format!("{error}; a restart would lose the state of terminating pods");
+        out.add("Journal", &lost);
     }
     for file in &report.quarantined_files {
-        out.add(
-            "Journal",
-            &format!("{file} was unusable and is quarantined; delete it when you do not need it"),
-        );
+        let quarantined = format!("{file} was unusable and is quarantined; delete it when you do not need it");
+        out.add("Journal", &quarantined);
     }
 }
 
 fn add_leftovers(out: &mut Lines, report: &StatusReport) {
     let found = &report.housekeeping;
-    for (label, what, pods) in [
-        (
-            "Unmanaged",
-            "not proven to be of the API server; not touched",
-            &found.unmanaged,
-        ),
-        ("Leftovers", "of deleted pods; removed by the agent", &found.leftovers),
-    ] {
-        if !pods.is_empty() {
-            let count = format_count(pods.len() as u64, "pod");
-            out.add(label, &format!("{count} {what}: {}", some_of(pods.iter().cloned())));
-        }
-    }
+    let (unmanaged, leftovers) = (&found.unmanaged, &found.leftovers);
+    let named = |what, pods: &[String]| format!("{what}: {}", some_of(pods.iter().cloned()));
+    let why = named("not proven to be of the API server; not touched", unmanaged);
+    out.add_count("Unmanaged", unmanaged.len() as u64, "pod", &why);
+    let why = named("of deleted pods; removed by the agent", leftovers);
+    out.add_count("Leftovers", leftovers.len() as u64, "pod", &why);
     if !found.unused_volumes.is_empty() {
         let some = some_of(found.unused_volumes.iter().cloned());
         out.add("Volumes", &format!("unused volumes cannot be unmounted: {some}"));
@@ -276,24 +243,23 @@ fn pods_table(report: &StatusReport, is_wide: bool) -> String {
     if traces.is_empty() {
         return "No pod is terminating.\n".to_owned();
     }
-    let wait = |trace: &Trace| wait_for_role(trace, report.role.as_ref());
-    let columns = [
-        column("NAMESPACE", |trace: &Trace| trace.namespace.clone()),
-        column("NAME", |trace: &Trace| trace.name.clone()),
-        column("STEP", |trace: &Trace| {
-            wait(trace).map_or_else(|| step(trace), |_| "-").to_owned()
-        }),
-        column("AGE", |trace: &Trace| age(Duration::from_millis(trace.elapsed_ms))),
-        column("GRACE", |trace: &Trace| {
-            wait(trace).map_or_else(|| grace(trace), |_| "-".to_owned())
-        }),
-        wide_column("ATTEMPTS", |trace: &Trace| trace.attempts.to_string()),
-        wide_column("UID", |trace: &Trace| trace.uid.clone()),
-        column("WAITING-FOR", |trace: &Trace| {
-            wait(trace).map_or_else(|| waits_for(trace), str::to_owned)
-        }),
-    ];
-    table(&columns, traces, is_wide)
+    let row = |trace: &Trace| {
+        let (step, grace, waits_for) = match wait_for_role(trace, report.role.as_ref()) {
+            Some(waits_for) => ("-", "-".to_owned(), waits_for.to_owned()),
+            None => (step(trace), grace(trace), waits_for(trace)),
+        };
+        [
+            cell("NAMESPACE", &trace.namespace),
+            cell("NAME", &trace.name),
+            cell("STEP", step),
+            cell("AGE", age(Duration::from_millis(trace.elapsed_ms))),
+            cell("GRACE", grace),
+            wide_cell("ATTEMPTS", trace.attempts),
+            wide_cell("UID", &trace.uid),
+            cell("WAITING-FOR", waits_for),
+        ]
+    };
+    table(traces.iter().map(row), is_wide)
 }
 
 /// What a pod waits for if only the role of the agent blocks it.
