@@ -208,7 +208,12 @@ impl Agent {
     }
 
     pub fn why(&self) -> String {
-        self.election.watch().borrow().clone().err().unwrap_or_default()
+        self.election
+            .watch()
+            .borrow()
+            .as_ref()
+            .err()
+            .map_or_else(String::new, ToString::to_string)
     }
 
     /// Drops the agent without releasing the Lease.

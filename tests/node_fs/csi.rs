@@ -95,7 +95,7 @@ fn blocked_removal_of_a_staging_directory_keeps_the_pod() {
         };
         let effects = Effects::new(Arc::new(gate));
         node.storage = Arc::new(Storage {
-            cluster: Arc::new(node.known.clone()),
+            api: Arc::new(node.known.clone()),
             ..Arc::into_inner(node.space.storage(&effects)).unwrap()
         });
         let why = node.fails().await;

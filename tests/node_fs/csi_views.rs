@@ -158,7 +158,7 @@ fn with_root(node: &mut Node<'_>, root: &Path) -> PodDir {
     let root = KubeletRoot::resolve(root).unwrap();
     let pod = PodDir::new(&root, UID).unwrap();
     node.storage = Arc::new(Storage {
-        cluster: Arc::new(node.known.clone()),
+        api: Arc::new(node.known.clone()),
         root,
         ..Arc::into_inner(node.space.storage(&Effects::ungated())).unwrap()
     });

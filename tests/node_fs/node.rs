@@ -146,7 +146,7 @@ impl Node<'_> {
 fn storage(space: &Space, known: &Known) -> Arc<Storage> {
     let storage = Arc::into_inner(space.storage(&Effects::ungated())).unwrap();
     Arc::new(Storage {
-        cluster: Arc::new(known.clone()),
+        api: Arc::new(known.clone()),
         ..storage
     })
 }
