@@ -23,10 +23,7 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use crate::{
     config::Settings,
     memory,
-    model::{
-        problem::{Problem, ProblemKind},
-        problems,
-    },
+    model::{problem::Problem, problems},
     node::host::Host,
     ops::{
         admin::{self, Admin, socket::SocketFile},
@@ -117,7 +114,7 @@ pub async fn run_on(
                 biased;
                 () = stop => Ok(()),
                 // It exits by itself only after a panic.
-                Some(_) = OptionFuture::from(gc.as_mut()) => Err(ended("the thread of the collector has ended")),
+                Some(_) = OptionFuture::from(gc.as_mut()) => Err(Problem::internal("the thread of the collector has ended")),
             }
         });
         match pods {
@@ -140,15 +137,6 @@ pub async fn run_on(
     socket_file.remove();
     tracing::info!("Agent has stopped");
     result
-}
-
-/// A part of the agent has ended that never does.
-fn ended(what: impl Into<String>) -> Problem {
-    Problem {
-        kind: ProblemKind::Internal,
-        what: what.into(),
-        remedy: "start the agent again, and report this with its log".to_owned(),
-    }
 }
 
 /// Starts what serves the users of this node: the admin socket, the status for systemd, and metrics.

@@ -1,12 +1,8 @@
 //! Counters of the agent since its start.
 
-use std::{
-    borrow::Cow,
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{borrow::Cow, collections::BTreeMap, time::Duration};
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use serde::{Deserialize, Serialize};
 use strum::VariantArray as _;
@@ -91,18 +87,16 @@ impl Default for Counters {
 impl Counters {
     /// Changes the counters.
     pub fn count(&self, change: impl FnOnce(&mut Counts)) {
-        change(&mut self.lock());
+        change(&mut self.counts.lock());
     }
 
     /// A teardown has finished: counts it and its durations. Steps before a restart of the agent are not known any more.
     pub fn teardown_finished(&self, trace: &TraceRecorder) {
-        self.lock().finished += 1;
+        self.counts.lock().finished += 1;
         self.teardown_durations.observe(trace.elapsed().as_secs_f64());
         trace.read(|trace| {
             for (span, end_ms) in trace.spans.iter().filter_map(|span| Some((span, span.end_ms?))) {
-                let series = self
-                    .step_durations
-                    .get_or_create(&[("step", <&str>::from(span.step).into())]);
+                let series = self.step_durations.get_or_create(&[("step", span.step.name().into())]);
                 series.observe(Duration::from_millis(end_ms.saturating_sub(span.start_ms)).as_secs_f64());
             }
         });
@@ -111,24 +105,20 @@ impl Counters {
     /// Counts a failed attempt and its failures. An attempt that was interrupted has none, and is not counted.
     pub fn attempt_failed(&self, failures: &[Failure]) {
         if !failures.is_empty() {
-            self.lock().attempts_failed += 1;
+            self.counts.lock().attempts_failed += 1;
             failures.iter().for_each(|failure| self.failed(failure));
         }
     }
 
     /// Counts a failure.
     pub fn failed(&self, Failure { step, reason, .. }: &Failure) {
-        let mut counts = self.lock();
+        let mut counts = self.counts.lock();
         let reasons = counts.failures.entry(*step).or_default();
         *reasons.entry(reason.clone()).or_default() += 1;
     }
 
     /// A snapshot of all counters.
     pub fn counts(&self) -> Counts {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Counts> {
-        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().clone()
     }
 }

@@ -22,12 +22,7 @@
 //! 1 s at first and after a minute at last, until it succeeds. Interfaces that the program can implement are in
 //! [`teardown::boundary`](crate::teardown::boundary).
 
-use std::{
-    collections::BTreeMap,
-    path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, path::PathBuf, sync::Arc, time::Duration};
 
 use futures::{
     future::{FutureExt as _, ready},
@@ -35,6 +30,7 @@ use futures::{
 };
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Time};
+use parking_lot::Mutex;
 use serde_json::value::to_raw_value;
 use tokio::sync::watch;
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
@@ -68,7 +64,7 @@ use crate::{
         volumes::storage::Storage,
         work::Work,
     },
-    unknown::Unknown,
+    why::Why,
 };
 
 pub use crate::teardown::{WorkerResult, plan::Plan};
@@ -93,7 +89,7 @@ pub struct Settings {
     /// Checked before each effect, and whenever it has changed for effects in progress. [`OpenGate`] always allows effects, even while
     /// a kubelet runs.
     pub gate: Arc<dyn Gate>,
-    /// Gets each pod's status and the final delete. Without it a termination ends when nothing is left on the node.
+    /// Gets each pod's status and the final delete, and answers for PersistentVolumes and the Node's `volumesInUse`. Without it a termination ends when nothing is left on the node.
     pub reporter: Option<Arc<dyn PodApi>>,
     /// Gets the events.
     pub events: Arc<dyn EventSink>,
@@ -185,7 +181,7 @@ impl Engine {
             events: settings.events,
             work: Work::default(),
             terminating: Arc::new(move || {
-                let running = lock(&terminating);
+                let running = terminating.lock();
                 let view = |(teardown, _): &(Teardown, _)| Arc::clone(&teardown.termination.updates.borrow().view);
                 let views = running.iter().map(|(uid, entry)| (uid.clone(), view(entry)));
                 ready(views.collect()).boxed()
@@ -258,7 +254,7 @@ impl Engine {
     }
 
     fn terminate(&self, view: PodView, grace: Option<Duration>, manifest: Option<String>) -> Teardown {
-        let mut running = lock(&self.running);
+        let mut running = self.running.lock();
         let uid = view.pod.uid.clone();
         if let Some((teardown, _)) = running.get(&uid) {
             return teardown.clone();
@@ -290,7 +286,7 @@ impl Engine {
             if result == WorkerResult::Finished {
                 context.journal.forget(&uid);
             }
-            lock(&running_pods).remove(&uid);
+            running_pods.lock().remove(&uid);
             outcome.send_replace(Some(result));
         };
         let task = AbortOnDropHandle::new(tokio::spawn(run));
@@ -302,12 +298,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         self.context.stopping.cancel();
-        lock(&self.running).clear();
+        self.running.lock().clear();
     }
-}
-
-fn lock(running: &Running) -> MutexGuard<'_, BTreeMap<PodUid, (Teardown, AbortOnDropHandle<()>)>> {
-    running.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The pod with a deletion timestamp, which is added if it is missing.
@@ -315,7 +307,7 @@ fn view_of(pod: &Pod) -> Result<PodView, Problem> {
     let mut pod = pod.clone();
     let deletion = &mut pod.metadata.deletion_timestamp;
     deletion.get_or_insert_with(|| Time(Timestamp::now()));
-    let json = to_raw_value(&pod).map_err(Unknown::new);
+    let json = to_raw_value(&pod).map_err(Why::new);
     let object = json.and_then(|json| PodObject::read(&json));
     let object =
         object.map_err(|why| Problem::usage(format!("pod: {why}"), "give the pod as the API server shows it"))?;

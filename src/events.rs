@@ -3,10 +3,11 @@
 mod correlator;
 mod sender;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::mpsc, time::Instant};
 
@@ -58,7 +59,7 @@ impl EventSink for Events {
         let involved = ObjectReference {
             api_version: Some("v1".to_owned()),
             kind: Some("Pod".to_owned()),
-            namespace: Some(view.pod.namespace.to_string()),
+            namespace: Some(view.pod.namespace.to_string()).filter(|it| !it.is_empty()),
             name: Some(view.pod.name.to_string()),
             uid: Some(view.pod.uid.to_string()),
             field_path,
@@ -126,7 +127,7 @@ impl Events {
                 field_path: involved.field_path.clone(),
                 reason,
             };
-            let mut correlator = self.correlator.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut correlator = self.correlator.lock();
             match correlator.correlate(key, message, event, now) {
                 Some(counted) => event = counted,
                 None => return,

@@ -5,68 +5,27 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use serde::{Deserialize, Serialize};
-use tokio::{
-    sync::{mpsc, watch},
-    time::{Instant, MissedTickBehavior, interval},
-};
+use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::{
-    counters::Counters,
-    handover::guard::Guard,
     model::pod::{PodRef, PodUid, PodView},
     node::effects::Gate as _,
-    teardown::context::Context,
-    watch::SnapshotHandle,
     words::some_of,
-    workers::{WorkersHandle, artifacts},
+    workers::artifacts,
 };
 
 mod decide;
+mod parts;
 mod unused;
 
 use decide::{Facts, INTERVAL, Leftover, Observations};
+pub use parts::{HousekeepingParts, LeftoverReport};
 use unused::UnusedVolumes;
 
 /// Interval between two searches while a kubelet runs. Then pods of which nothing is left are forgotten, and nothing else is done.
 const INTERVAL_BESIDE_KUBELET: Duration = Duration::from_secs(600);
 /// Name of this work for people, in a handover.
 const UNUSED: &str = "volumes that no pod uses";
-
-/// What the search for leftovers needs.
-#[derive(Clone)]
-pub struct HousekeepingParts {
-    /// What all workers share.
-    pub context: Arc<Context>,
-    /// The counters.
-    pub counters: Arc<Counters>,
-    /// Knows whether the agent may act.
-    pub guard: Guard,
-    /// The known pods.
-    pub snapshots: SnapshotHandle,
-    /// The pods with a worker.
-    pub workers: WorkersHandle,
-    /// Gets the leftovers. Weak: the workers stop with the watch.
-    pub changes: mpsc::WeakSender<Arc<PodView>>,
-    /// The report in `status`.
-    pub report: watch::Sender<LeftoverReport>,
-}
-
-/// Leftovers in `status`.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(rename_all = "camelCase")]
-pub struct LeftoverReport {
-    /// Artifacts of deleted pods, which will be terminated.
-    #[serde(default)]
-    pub leftovers: Vec<String>,
-    /// Artifacts without proof that they belong to a pod of the API server; they are not touched.
-    #[serde(default)]
-    pub unmanaged: Vec<String>,
-    /// Volumes that no pod uses, and why they cannot be unstaged.
-    #[serde(default)]
-    pub unused_volumes: Vec<String>,
-}
 
 /// Searches for leftovers until the agent stops.
 pub struct Housekeeping {

@@ -11,10 +11,11 @@
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use prometheus_client::metrics::histogram::Histogram;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -37,8 +38,8 @@ mod state_dir;
 mod terminations;
 mod writer;
 
+use contents::JournalState;
 pub use contents::{AbsenceHoldKind, Approval, LastActive, NodeRow, SeenPod, WatchState};
-use contents::{JournalState, lock};
 use error::DISK_TIMEOUT;
 pub use error::{JournalError, Trouble, Unusable};
 pub use file::FILE;
@@ -101,12 +102,12 @@ impl Journal {
 
     /// UID of the Node that this journal is for.
     pub fn node_uid(&self) -> Option<String> {
-        self.lock().contents.node.node_uid.clone()
+        self.state.lock().contents.node.node_uid.clone()
     }
 
     /// Why the Node UID of an existing journal cannot be read. A restart may succeed when the disk can be read.
     pub fn node_uid_read_error(&self) -> Option<String> {
-        self.lock().node_uid_read_error.clone()
+        self.state.lock().node_uid_read_error.clone()
     }
 
     /// Records the Node UID. It applies at once.
@@ -120,28 +121,28 @@ impl Journal {
 
     /// Quarantined journals, until a user removes them.
     pub fn quarantined(&self) -> Vec<PathBuf> {
-        self.lock().quarantined.clone()
+        self.state.lock().quarantined.clone()
     }
 
     /// Write errors.
     pub fn trouble(&self) -> Trouble {
-        self.lock().trouble.clone()
+        self.state.lock().trouble.clone()
     }
 
     /// Durations of durable writes since the start.
     pub fn commit_durations(&self) -> Histogram {
-        self.lock().commits.0.clone()
+        self.state.lock().commits.0.clone()
     }
 
     /// Reads what is recorded about the node.
     pub fn node<R>(&self, read: impl FnOnce(&NodeRow) -> R) -> R {
-        read(&self.lock().contents.node)
+        read(&self.state.lock().contents.node)
     }
 
     /// Changes what is recorded about the node. The change applies at once and is durable later.
     pub fn change_node<R>(&self, change: impl FnOnce(&mut NodeRow) -> R) -> R {
         // Queued under the same lock: the last change in memory is the last one on disk.
-        let node = &mut self.lock().contents.node;
+        let node = &mut self.state.lock().contents.node;
         let before = node.clone();
         let result = change(node);
         if *node != before {
@@ -173,13 +174,13 @@ impl Journal {
         }
         let (done, durable) = oneshot::channel();
         self.send(Write::Durable(done));
-        let hangs = self.lock().trouble.error.as_ref() == Some(&JournalError::hangs());
+        let hangs = self.state.lock().trouble.error.as_ref() == Some(&JournalError::hangs());
         let disk_timeout = if hangs { HANGING_DISK_TIMEOUT } else { DISK_TIMEOUT };
         match timeout(disk_timeout, durable).await {
             Ok(durable) => durable.unwrap_or_else(|_| Err(JournalError::stopped())),
             Err(_) => {
                 let error = JournalError::hangs();
-                let trouble = &mut self.lock().trouble;
+                let trouble = &mut self.state.lock().trouble;
                 trouble.failed += 1;
                 trouble.error.get_or_insert_with(|| error.clone());
                 Err(error)
@@ -192,10 +193,6 @@ impl Journal {
             // The writer stops only with the runtime. `durable` reports that.
             writes.send(write).ok();
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, JournalState> {
-        lock(&self.state)
     }
 }
 

@@ -85,5 +85,5 @@ pub mod memory;
 pub mod object_name;
 #[cfg(feature = "agent")]
 pub(crate) mod tasks;
-pub mod unknown;
+pub mod why;
 pub mod words;

@@ -21,7 +21,7 @@ const LAYERS: [&str; 31] = [
     "clock",
     "histogram",
     "words",
-    "unknown",
+    "why",
     "memory",
     "tasks",
     "trace_context",

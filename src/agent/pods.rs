@@ -17,7 +17,6 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use crate::{
-    agent::ended,
     clock::BootClock,
     config::PodSettings,
     handover::{
@@ -190,7 +189,7 @@ impl PodAgent {
                 stopped
             }
             // A panic in the workers or in the watch: the service manager has to restart the agent.
-            result = &mut tasks.workers => Err(ended(format!("the task of the pod workers has exited: {result:?}"))),
+            result = &mut tasks.workers => Err(Problem::internal(format!("the task of the pod workers has exited: {result:?}"))),
         };
         tasks.stop(shutdown_timeout).await;
         if let Err(error) = journal.durable().await {

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     model::pod::{PodObject, PodRef, PodView},
     node::{checkpoint, effects::Effects},
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Limit of an object in bytes. etcd accepts 1.5 MiB, and JSON is larger.
@@ -74,7 +74,7 @@ pub struct NamedPods {
     /// resourceVersion of the list, if it is a number.
     pub version: Option<u64>,
     /// The pod, or why an object that may be the pod is unreadable; `None` if the list has neither.
-    pub pod: Option<Result<PodObject, Unknown>>,
+    pub pod: Option<Result<PodObject, Why>>,
 }
 
 /// Metadata of an object that may otherwise be unreadable. What cannot be read is empty.
@@ -86,7 +86,6 @@ pub struct RawMetadata {
     pub namespace: String,
     pub name: String,
     pub resource_version: String,
-    pub finalizers: Vec<String>,
 }
 
 /// One line of a watch.
@@ -266,7 +265,9 @@ impl ApiClient {
         });
         let options = options.to_string().into();
         let body = self.write("DELETE", &pod_path(pod), JSON, options).await?;
-        Ok(RawMetadata::read(&body).finalizers)
+        let object: Value = serde_json::from_slice(&body).unwrap_or_default();
+        let finalizers = object["metadata"]["finalizers"].as_array().into_iter().flatten();
+        Ok(finalizers.filter_map(Value::as_str).map(str::to_owned).collect())
     }
 
     /// Lists all pods of this pod's name on this node, completely and consistently.
@@ -274,7 +275,7 @@ impl ApiClient {
         let mut found = None;
         let each = |item: &RawValue| {
             let uid = RawMetadata::read(item.get().as_bytes()).uid;
-            // An unreadable object may be this pod.
+            // An object that is unreadable or has no UID may be this pod.
             if uid.is_empty() || uid == pod.uid.as_str() {
                 found = Some(PodObject::read(item));
             }

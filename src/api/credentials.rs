@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 use super::{connection_pool::ConnectionPool, kubeconfig};
 use crate::{
     node::threads::{Blocking, Threads},
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Shortest interval between reads of refused credentials.
@@ -44,7 +44,7 @@ struct Current {
     /// `None` for credentials passed at start.
     files: Option<Files>,
     /// Why they could not be read last, until they can be.
-    error: Option<Unknown>,
+    error: Option<Why>,
 }
 
 /// The files of the credentials, with hashes of their content; `None` for a file that cannot be read.
@@ -113,7 +113,7 @@ impl Credentials {
                 return;
             }
             Ok(Ok(Some((files, pool)))) => pool.map(|pool| (files, pool)),
-            Ok(Err(why)) => Err(Unknown::new(why)),
+            Ok(Err(why)) => Err(Why::new(why)),
             Err(_) => Err(format!("reading its files takes longer than {READ_TIMEOUT:?}").into()),
         };
         match read {
@@ -141,7 +141,7 @@ fn read_changed(
     known: Option<&Files>,
     is_refused: bool,
     build_pool: &BuildPool,
-) -> Option<(Files, Result<ConnectionPool, Unknown>)> {
+) -> Option<(Files, Result<ConnectionPool, Why>)> {
     let hash = BuildHasherDefault::<DefaultHasher>::default();
     // Before the read, so that a later change is detected.
     let files = kubeconfig::credential_files(path).into_iter().map(|path| {
@@ -159,7 +159,7 @@ fn read_changed(
     if is_same && !has_command {
         return None;
     }
-    let pool = config.and_then(|config| build_pool(&config).map_err(Unknown::new));
+    let pool = config.and_then(|config| build_pool(&config).map_err(Why::new));
     Some((files, pool))
 }
 

@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep_until},
 };
 
-use crate::{api::MetadataClient, model::blocked::Blocked, node::effects::Gate, unknown::Unknown};
+use crate::{api::MetadataClient, model::blocked::Blocked, node::effects::Gate, why::Why};
 
 mod controller_manager;
 mod election;
@@ -39,7 +39,7 @@ const MAX_SPREAD: Duration = Duration::from_secs(1);
 
 /// Since when this agent's collector is active, or why it is on standby. It does not work on standby; work in progress is
 /// dropped. Another start is another period, which begins with an empty graph.
-pub type CollectorRole = Result<Timestamp, Unknown>;
+pub type CollectorRole = Result<Timestamp, Why>;
 
 /// This agent's part in the leader election. Clones share their state.
 #[derive(Clone)]

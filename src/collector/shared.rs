@@ -1,10 +1,8 @@
 //! The collector's state behind a lock, as the monitors and the engine share it. No method awaits anything.
 
-use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -70,7 +68,7 @@ impl Shared {
 
     /// Locks the state.
     pub fn lock(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+        self.core.lock()
     }
 
     /// Changes the state, and wakes the engine if the queue has new items.

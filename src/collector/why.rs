@@ -20,7 +20,7 @@ use super::{
 use crate::{
     explanation::{Explanation, ObjectFacts},
     object_name::ObjectName,
-    unknown::Unknown,
+    why::Why,
     words::some_of,
 };
 
@@ -36,7 +36,7 @@ const MAX_COMPARED: usize = 1000;
 /// # Errors
 ///
 /// The graph has no such object, or several. The text has the remedy.
-pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Explanation, Unknown> {
+pub fn explain(core: &Core, name: &ObjectName, now: Instant) -> Result<Explanation, Why> {
     let id = find(name, &core.graph)?;
     let explainer = Explainer { core, now };
     let (chain, cycle) = chain(core, id);
@@ -96,7 +96,7 @@ fn last_wait(graph: &Graph, last: NodeId) -> Option<NodeId> {
 /// # Errors
 ///
 /// No node has this name, or several have. The text has the remedy.
-pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, Unknown> {
+pub fn find(name: &ObjectName, graph: &Graph) -> Result<NodeId, Why> {
     let mut found: Vec<NodeId> = match name {
         ObjectName::Uid(uid) => graph.with_uid(uid),
         ObjectName::Named {

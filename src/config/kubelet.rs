@@ -114,20 +114,21 @@ fn document(path: &Path) -> io::Result<Value> {
     let text = fs::read_to_string(path)?;
     // A file of several documents is no KubeletConfiguration, and its kind says more than the parser.
     let kind = DocumentKind::of_file(path);
-    let why = match &kind {
-        Some(kind) if !kind.is_kubelet_configuration() => format!("this file is {kind}, not a {KUBELET_CONFIGURATION}"),
-        _ => match (serde_saphyr::from_str(&text), kind) {
-            (Err(error), _) => first_line(&error),
-            (Ok(_), None) => format!("this file has no kind, so it is not a {KUBELET_CONFIGURATION}"),
-            // Another version may name its fields differently; the kubelet rejects unknown versions, too.
-            (Ok(_), Some(kind)) if kind.api_version != KUBELET_CONFIG_VERSION => format!(
-                "this file is a {KUBELET_CONFIGURATION} of {:?}, not of {KUBELET_CONFIG_VERSION}",
-                kind.api_version
-            ),
-            (Ok(document), Some(_)) => return Ok(document),
-        },
-    };
-    Err(io::Error::other(why))
+    let refused = |why: String| Err(io::Error::other(why));
+    if let Some(kind) = &kind
+        && !kind.is_kubelet_configuration()
+    {
+        return refused(format!("this file is {kind}, not a {KUBELET_CONFIGURATION}"));
+    }
+    let document = serde_saphyr::from_str(&text).map_err(|error| io::Error::other(first_line(&error)))?;
+    match kind.map(|kind| kind.api_version) {
+        None => refused(format!("this file has no kind, so it is not a {KUBELET_CONFIGURATION}")),
+        // Another version may name its fields differently; the kubelet rejects unknown versions, too.
+        Some(version) if version != KUBELET_CONFIG_VERSION => refused(format!(
+            "this file is a {KUBELET_CONFIGURATION} of {version:?}, not of {KUBELET_CONFIG_VERSION}"
+        )),
+        Some(_) => Ok(document),
+    }
 }
 
 /// The drop-ins of a directory and its subdirectories in the kubelet's order: `*.conf`, sorted by name in each directory. Symlinks

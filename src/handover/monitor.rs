@@ -31,7 +31,7 @@ use crate::{
         role::{StandbyReason, StandbyReasonName},
     },
     node::{kubelet_unit::ReadUnit, systemd::Systemd, threads::Threads},
-    unknown::Unknown,
+    why::Why,
 };
 
 /// How often the role is decided while no kubelet process is known, beside each probe.
@@ -85,7 +85,7 @@ const FENCE_RETRY: Duration = Duration::from_secs(60);
 /// The result of a slow probe.
 enum Answer {
     Health(Probe),
-    Lease(Result<LeaseState, Unknown>),
+    Lease(Result<LeaseState, Why>),
     ExpiredCertificate(Option<Timestamp>),
 }
 
@@ -97,9 +97,12 @@ struct MonitorState {
     /// The kubelet's unit, which is read while the kubelet does not work.
     unit: Option<KubeletUnit>,
     reading: FuturesUnordered<BoxFuture<'static, Option<KubeletUnit>>>,
+    /// The unit is not read again before.
     read_from: Instant,
     fencing: FuturesUnordered<BoxFuture<'static, Result<String, NotStopped>>>,
+    /// The kubelet is not stopped again before.
     fence_from: Instant,
+    /// The role is not reported again before.
     report_from: Instant,
     fenced: FenceReport,
 }
@@ -148,7 +151,9 @@ impl KubeletMonitor {
                         state.read_from = Instant::now();
                     }
                 }
-                Some(read) = state.reading.next(), if !state.reading.is_empty() => state.unit = unit_after(state.unit.as_ref(), read),
+                Some(read) = state.reading.next(), if !state.reading.is_empty() => {
+                    state.unit = unit_after(state.unit.as_ref(), read);
+                }
             }
             let (probe, probed_during) = self.guard.kubelet.take_probes();
             let was_down = matches!(state.probes.process.result, Probe::Down(_));
@@ -221,8 +226,8 @@ impl KubeletMonitor {
         let is_between_starts = failing.is_some() && matches!(probes.process.result, Probe::Down(_));
         let does_not_work = state.role.is_unresponsive() || is_between_starts;
         if does_not_work
-            && let Some(systemd) = self.fence.clone()
             && state.fencing.is_empty()
+            && let Some(systemd) = self.fence.clone()
             && let Some(kubelet) = self.guard.kubelet.last_kubelet()
         {
             let now = Instant::now();
@@ -290,9 +295,9 @@ impl KubeletMonitor {
         (expiry.expires_at <= self.clock.wall.now()).then_some(expiry.expires_at)
     }
 
-    async fn lease(&self) -> Result<LeaseState, Unknown> {
+    async fn lease(&self) -> Result<LeaseState, Why> {
         match timeout(LEASE_TIMEOUT, self.api.node_lease()).await {
-            Ok(state) => state.map_err(Unknown::new),
+            Ok(state) => state.map_err(Why::new),
             Err(_) => Err(format!("the API server has not answered within {LEASE_TIMEOUT:?}").into()),
         }
     }

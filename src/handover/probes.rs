@@ -7,7 +7,7 @@ use std::{ops::Range, time::Duration};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
-use crate::unknown::Unknown;
+use crate::why::Why;
 
 /// Starts before so long a time without a kubelet process are forgotten: nothing starts it any more.
 const START_MEMORY: Duration = Duration::from_secs(600);
@@ -192,7 +192,7 @@ impl Lease {
 
     /// Adds a result. An error of the API server is Unknown and starts the history again: a kubelet could not renew its Lease
     /// either.
-    pub fn add(&mut self, state: Result<LeaseState, Unknown>, over: &Range<Instant>) {
+    pub fn add(&mut self, state: Result<LeaseState, Why>, over: &Range<Instant>) {
         let state = match state {
             Ok(state) => state,
             Err(why) => {
@@ -306,7 +306,7 @@ impl Probes {
     }
 
     /// Adds a result of the Lease probe.
-    pub fn add_lease(&mut self, state: Result<LeaseState, Unknown>, over: &Range<Instant>) {
+    pub fn add_lease(&mut self, state: Result<LeaseState, Why>, over: &Range<Instant>) {
         let renewed = self.lease.renewed;
         self.lease.add(state, over);
         if self.lease.renewed != renewed {
@@ -447,7 +447,7 @@ mod tests {
         let start = Instant::now();
         let mut lease = Lease::new(start, secs(10));
         let mut add = |state: Result<Option<&str>, &str>, after: u64| {
-            let state = state.map(|it| it.map(str::to_owned)).map_err(Unknown::from);
+            let state = state.map(|it| it.map(str::to_owned)).map_err(Why::from);
             lease.add(state, &(start + secs(after)..start + secs(after)));
             (
                 lease.probe.is_alive(start + secs(after)),

@@ -146,6 +146,7 @@ impl Role {
 
     /// Whether both have the same reason, regardless of durations and messages.
     pub fn has_same_reason_as(&self, other: &Self) -> bool {
+        // The reason's name does not say whether the Lease is overdue.
         let overdue = Self::Standby(StandbyReason::KubeletAlive { is_lease_overdue: true });
         self.standby_reason() == other.standby_reason() && (*self == overdue) == (*other == overdue)
     }

@@ -10,8 +10,8 @@ use tokio::time::Instant;
 use crate::{
     handover::guard::absence::UnlistedPods,
     model::pod::{PodRef, PodUid},
-    unknown::Unknown,
     watch::PodSnapshot,
+    why::Why,
     workers::artifacts::{PodArtifacts, RuntimePodSummary},
 };
 
@@ -40,7 +40,7 @@ pub(super) struct Facts {
     /// Artifacts on the node, read last.
     pub found: BTreeMap<PodUid, PodArtifacts>,
     /// Why the disk could not be read. `found` has only what the runtime shows then, and does not prove what there is not.
-    pub unread: Option<Unknown>,
+    pub unread: Option<Why>,
 }
 
 /// Observations of artifacts without a pod.

@@ -7,8 +7,8 @@ use tokio::{sync::watch, time::Instant};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
-    HousekeepingParts, LeftoverReport,
     decide::{INTERVAL, MIN_AGE},
+    parts::{HousekeepingParts, LeftoverReport},
 };
 use crate::{
     counters::Counters,

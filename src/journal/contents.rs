@@ -3,7 +3,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use jiff::Timestamp;
@@ -191,10 +190,6 @@ impl Default for CommitDurations {
     fn default() -> Self {
         Self(histogram::of_requests())
     }
-}
-
-pub(super) fn lock(state: &Mutex<JournalState>) -> MutexGuard<'_, JournalState> {
-    state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 // === impl Row ===

@@ -29,7 +29,7 @@ impl Journal {
     /// Records an observation, in place of an earlier one of the same pod. `in_progress`: the pod still terminates. It is durable
     /// later.
     pub fn record_observation(&self, observation: Observation, in_progress: bool) {
-        let contents = &mut self.lock().contents;
+        let contents = &mut self.state.lock().contents;
         let now = observation.finished_at;
         let stored = StoredObservation::new(observation, in_progress);
         self.send(Write::Row(stored.row()));
@@ -46,7 +46,7 @@ impl Journal {
 
     /// The observation of this pod, unless it is in progress.
     pub fn observation(&self, uid: &PodUid) -> Option<Observation> {
-        let state = self.lock();
+        let state = self.state.lock();
         let stored = state
             .contents
             .observations
@@ -57,7 +57,7 @@ impl Journal {
 
     /// All observations that are not in progress, oldest first.
     pub fn observations(&self) -> Vec<Observation> {
-        let state = self.lock();
+        let state = self.state.lock();
         let stored = state
             .contents
             .observations
@@ -70,7 +70,7 @@ impl Journal {
 
     /// Ends the observations that an earlier run of the agent has left in progress.
     pub fn end_interrupted_observations(&self) {
-        let observations = &mut self.lock().contents.observations;
+        let observations = &mut self.state.lock().contents.observations;
         for stored in observations.values_mut().filter(|stored| stored.in_progress) {
             stored.in_progress = false;
             self.send(Write::Row(stored.row()));

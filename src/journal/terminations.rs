@@ -25,22 +25,22 @@ const MAX_PROCESSES: usize = 64;
 impl Journal {
     /// The entry of a pod.
     pub fn pod(&self, uid: &PodUid) -> Option<PodEntry> {
-        self.lock().contents.pods.get(uid).cloned()
+        self.state.lock().contents.pods.get(uid).cloned()
     }
 
     /// Reads the entry of a pod; the default if it has none.
     pub fn read<T: Default>(&self, uid: &PodUid, read: impl FnOnce(&PodEntry) -> T) -> T {
-        self.lock().contents.pods.get(uid).map(read).unwrap_or_default()
+        self.state.lock().contents.pods.get(uid).map(read).unwrap_or_default()
     }
 
     /// Whether a pod has an entry.
     pub fn knows(&self, uid: &PodUid) -> bool {
-        self.lock().contents.pods.contains_key(uid)
+        self.state.lock().contents.pods.contains_key(uid)
     }
 
     /// Pods with an entry, with as much of them as the journal has.
     pub fn unfinished(&self) -> Vec<PodView> {
-        let state = self.lock();
+        let state = self.state.lock();
         let view = |(uid, entry): (&PodUid, &PodEntry)| {
             PodView::identity_only(PodRef {
                 uid: uid.clone(),
@@ -78,7 +78,7 @@ impl Journal {
 
     /// Changes the entry of a pod, if there is one.
     pub fn update(&self, uid: &PodUid, change: impl FnOnce(&mut PodEntry)) {
-        if let Some(entry) = self.lock().contents.pods.get_mut(uid) {
+        if let Some(entry) = self.state.lock().contents.pods.get_mut(uid) {
             let before = entry.clone();
             change(entry);
             if *entry != before {
@@ -97,7 +97,7 @@ impl Journal {
             not_attempted: true,
             ..PodEntry::default()
         };
-        let pods = &mut self.lock().contents.pods;
+        let pods = &mut self.state.lock().contents.pods;
         let before = pods.get(&pod.uid).cloned();
         let entry = pods.entry(pod.uid.clone()).or_insert_with(new);
         entry.grace = entry.grace.min(grace);
@@ -208,7 +208,7 @@ impl Journal {
 
     /// Removes the entry of a finished pod.
     pub fn forget(&self, uid: &PodUid) {
-        if self.lock().contents.pods.remove(uid).is_some() {
+        if self.state.lock().contents.pods.remove(uid).is_some() {
             self.write_pod(uid, None);
         }
     }
@@ -216,7 +216,7 @@ impl Journal {
     /// Cancels all stop requests of pods that the API does not show as terminating: a kubelet runs or may run, and restarts what
     /// they have stopped.
     pub fn cancel_requests(&self) {
-        for (uid, entry) in &mut self.lock().contents.pods {
+        for (uid, entry) in &mut self.state.lock().contents.pods {
             if entry.request.take_if(|request| *request == Request::Active).is_some() {
                 entry.request = Some(Request::Canceled);
                 self.write_pod(uid, Some(entry));
@@ -226,7 +226,7 @@ impl Journal {
 
     /// All pods whose stop is in progress, as namespace and name.
     pub fn in_progress(&self) -> Vec<String> {
-        let state = self.lock();
+        let state = self.state.lock();
         let entries = state.contents.pods.values().filter(|entry| entry.in_progress);
         entries
             .map(|entry| format!("{}/{}", entry.namespace, entry.name))

@@ -237,7 +237,7 @@ impl Disk {
 
     /// The journal of an agent that starts now.
     fn restarted(&self) -> Journal {
-        let copy = self.bytes.lock().unwrap().clone();
+        let copy = self.bytes.lock().clone();
         let disk = Self {
             bytes: Arc::new(Mutex::new(copy)),
             ..Self::default()
@@ -263,18 +263,18 @@ impl Store for Disk {
 
 impl StorageBackend for Disk {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.bytes.lock().unwrap().len() as u64)
+        Ok(self.bytes.lock().len() as u64)
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let offset = usize::try_from(offset).unwrap();
-        out.copy_from_slice(&self.bytes.lock().unwrap()[offset..offset + out.len()]);
+        out.copy_from_slice(&self.bytes.lock()[offset..offset + out.len()]);
         Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         self.check_space()?;
-        self.bytes.lock().unwrap().resize(usize::try_from(len).unwrap(), 0);
+        self.bytes.lock().resize(usize::try_from(len).unwrap(), 0);
         Ok(())
     }
 
@@ -285,9 +285,9 @@ impl StorageBackend for Disk {
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         self.check_space()?;
         let offset = usize::try_from(offset).unwrap();
-        let mut bytes = self.bytes.lock().unwrap();
+        let mut bytes = self.bytes.lock();
         bytes[offset..offset + data.len()].copy_from_slice(data);
-        self.states.lock().unwrap().push(bytes.clone());
+        self.states.lock().push(bytes.clone());
         Ok(())
     }
 }

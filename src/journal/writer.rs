@@ -1,11 +1,8 @@
 //! Writes the journal: batches changes, commits them together, and retries.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use redb::Database;
 use tokio::{
     sync::{mpsc, oneshot},
@@ -13,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    contents::{JournalState, Row, lock},
+    contents::{JournalState, Row},
     error::{JournalError, Trouble},
     file,
 };
@@ -105,10 +102,10 @@ impl Writer {
     async fn write(&mut self, mut rows: Vec<Row>) -> Result<(), JournalError> {
         let database = self.database.take();
         if database.is_none() {
-            rows.splice(0..0, lock(&self.state).contents.rows());
+            rows.splice(0..0, self.state.lock().contents.rows());
         }
         let store = Arc::clone(&self.store);
-        let any_quarantined = !lock(&self.state).quarantined.is_empty();
+        let any_quarantined = !self.state.lock().quarantined.is_empty();
         let written = self.blocking.run(move || {
             let (database, whole) = match database {
                 Some(database) => (database, false),
@@ -124,7 +121,7 @@ impl Writer {
         });
         let (database, quarantined, took) = written.await.unwrap_or_else(|_| Err(JournalError::damaged()))?;
         self.database = Some(database);
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         if let Some(quarantined) = quarantined {
             state.quarantined = quarantined;
         }
@@ -135,7 +132,7 @@ impl Writer {
     }
 
     fn report(&self, result: &Result<(), JournalError>) {
-        let Trouble { error: before, failed } = &mut lock(&self.state).trouble;
+        let Trouble { error: before, failed } = &mut self.state.lock().trouble;
         match result {
             Ok(()) if before.is_some() => tracing::info!("Journal is complete and written again"),
             Ok(()) => {}

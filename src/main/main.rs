@@ -25,7 +25,7 @@ use pod_teardown::{
             handover::request_handover,
             pause::{self, PAUSE, RESUME},
         },
-        check::USAGE,
+        check::{FAILURE, USAGE},
         gc_status::{self, GcReport},
         holds, manual,
         report::{self, Report},
@@ -94,7 +94,7 @@ fn run_to_end(command: impl Future<Output = anyhow::Result<ExitCode>>) -> ExitCo
     });
     ended.unwrap_or_else(|error| {
         print_error(&error.to_string());
-        ExitCode::from(if error.is::<UsageError>() { USAGE } else { 1 })
+        ExitCode::from(if error.is::<UsageError>() { USAGE } else { FAILURE })
     })
 }
 

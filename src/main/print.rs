@@ -16,7 +16,7 @@ use pod_teardown::{
         problem::Problem,
     },
     ops::{
-        check::{USAGE, exit_code, most_severe},
+        check::{FAILURE, USAGE, exit_code, most_severe},
         logging, output,
     },
     words::without_error_codes,
@@ -61,7 +61,7 @@ pub fn misconfigured(problems: &[Problem]) -> ExitCode {
     });
     all_printed.recv_timeout(Duration::from_secs(1)).ok();
     let codes: Vec<u8> = problems.iter().map(|problem| exit_code(problem.kind)).collect();
-    ExitCode::from(most_severe(&codes))
+    ExitCode::from(most_severe(&codes).max(FAILURE))
 }
 
 /// Prints an error of the command line, or the help or version that was asked for. Returns the exit code.

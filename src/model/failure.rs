@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt, time::Duration};
 
 use super::{mismatch::Mismatch, step::Step};
-use crate::unknown::Unknown;
+use crate::why::Why;
 
 /// The gate is shut.
 pub const BLOCKED: &str = "blocked";
@@ -109,7 +109,7 @@ impl From<Failure> for Vec<Failure> {
 }
 
 /// What the failed work would have shown is not known, because of the first failure.
-impl From<Vec<Failure>> for Unknown {
+impl From<Vec<Failure>> for Why {
     fn from(failures: Vec<Failure>) -> Self {
         first_message(&failures).into()
     }

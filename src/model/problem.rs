@@ -59,6 +59,15 @@ impl Problem {
         }
     }
 
+    /// A part of the agent has ended that never does.
+    pub fn internal(what: impl Into<String>) -> Self {
+        Self {
+            kind: ProblemKind::Internal,
+            what: what.into(),
+            remedy: "start the agent again, and report this with its log".to_owned(),
+        }
+    }
+
     /// Whether it may end without a restart: only the command line of a process stays as it is.
     pub fn may_be_repaired(&self) -> bool {
         match self.kind {

@@ -31,3 +31,10 @@ pub enum Step {
     /// Containers, sandboxes, logs and the pod's directory are removed.
     Cleanup,
 }
+
+impl Step {
+    /// Its name in `status`, `timeline` and metrics.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+}

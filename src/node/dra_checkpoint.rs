@@ -15,7 +15,7 @@ use super::{
     fault::{Cause, Fault},
     plugins::ClaimRef,
 };
-use crate::unknown::Unknown;
+use crate::why::Why;
 
 /// The file's name in the kubelet's root directory.
 pub const FILE: &str = "dra_manager_state";
@@ -79,7 +79,7 @@ struct DriverState {
 /// # Errors
 /// When the file cannot be read, or may be wrong or incomplete.
 pub fn read(root: &Dir) -> Result<Option<Vec<PreparedClaim>>, Fault> {
-    let invalid = |why: Unknown| {
+    let invalid = |why: Why| {
         let why = format!("{why}; the pod waits for a kubelet, which starts only after that file is moved away");
         Fault::new("read", root.path().join(FILE), Cause::Message(why))
     };
@@ -91,13 +91,13 @@ pub fn read(root: &Dir) -> Result<Option<Vec<PreparedClaim>>, Fault> {
 ///
 /// # Errors
 /// When it cannot be parsed, or was modified or truncated.
-pub fn parse(bytes: &[u8]) -> Result<Vec<PreparedClaim>, Unknown> {
-    let envelope: Envelope = serde_json::from_slice(bytes).map_err(Unknown::new)?;
+pub fn parse(bytes: &[u8]) -> Result<Vec<PreparedClaim>, Why> {
+    let envelope: Envelope = serde_json::from_slice(bytes).map_err(Why::new)?;
     let (actual, expected) = (crc32fast::hash(envelope.data.as_bytes()), envelope.checksum);
     if expected != u64::from(actual) {
         return Err(format!("its checksum is {actual} and should be {expected}").into());
     }
-    let data: Data = serde_json::from_str(&envelope.data).map_err(Unknown::new)?;
+    let data: Data = serde_json::from_str(&envelope.data).map_err(Why::new)?;
     let claims = data.claim_info_state_list.unwrap_or_default();
     Ok(claims.into_iter().map(PreparedClaim::from).collect())
 }

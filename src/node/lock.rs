@@ -154,8 +154,9 @@ impl LockOwner {
 
 /// A command line as text.
 pub(super) fn readable(cmdline: &[u8]) -> ForeignText {
-    let words: Vec<&[u8]> = cmdline.split(|byte| *byte == 0).collect();
-    ForeignText::from_bytes(words.join(&b' ').trim_ascii_end())
+    let end = cmdline.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let words: Vec<&[u8]> = cmdline[..end].split(|byte| *byte == 0).collect();
+    ForeignText::from_bytes(&words.join(&b' '))
 }
 
 fn describe(holder: Option<&LockOwner>) -> String {

@@ -56,11 +56,12 @@ impl PodLogs {
     }
 
     fn remove_blocking(&self, links: &Path, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let root = open(&self.root)?;
-        let links = self.remove_links(links, root.as_ref().map(Dir::path), effects);
-        let dir = match root {
-            Some(root) => root.remove_tree(self.dir.as_ref(), effects),
-            None => Ok(Outcome::Nothing),
+        let root = resolved(&self.root)?;
+        let links = self.remove_links(links, root.as_deref(), effects);
+        let dir = match root.as_deref().map(Dir::open).transpose() {
+            Ok(Some(Some(root))) => root.remove_tree(self.dir.as_ref(), effects),
+            Ok(_) => Ok(Outcome::Nothing),
+            Err(fault) => Err(vec![fault]),
         };
         match (links, dir) {
             (Ok(links), Ok(dir)) => Ok(links.and(dir)),
@@ -70,7 +71,7 @@ impl PodLogs {
 
     /// Removes only links with the pod's name that point into the pod's directory: a pod with the same name has its own.
     fn remove_links(&self, links: &Path, root: Option<&Path>, effects: &Effects) -> Result<Outcome, Vec<Fault>> {
-        let Some(links) = open(links)? else {
+        let Some(links) = resolved(links)?.as_deref().map(Dir::open).transpose()?.flatten() else {
             return Ok(Outcome::Nothing);
         };
         let roots = [&*self.root].into_iter().chain(root);
@@ -94,9 +95,9 @@ impl PodLogs {
 }
 
 /// The configured directories may be below symlinks; entries in them are opened without following any. `None` if missing.
-fn open(path: &Path) -> Result<Option<Dir>, Fault> {
+fn resolved(path: &Path) -> Result<Option<PathBuf>, Fault> {
     match path.canonicalize() {
-        Ok(path) => Dir::open(&path),
+        Ok(path) => Ok(Some(path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(Fault::new("resolve", path, errno(&error))),
     }

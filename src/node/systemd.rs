@@ -15,7 +15,7 @@ use zbus::{
 };
 
 use super::effects::Outcome;
-use crate::{model::foreign::ForeignText, unknown::Unknown};
+use crate::{model::foreign::ForeignText, why::Why};
 
 pub mod environment_file;
 mod unit_state;
@@ -62,13 +62,13 @@ type ListedUnit = (
 
 impl Systemd {
     /// The version of systemd, for `check`.
-    pub async fn version(&self) -> Result<String, Unknown> {
+    pub async fn version(&self) -> Result<String, Why> {
         self.with_timeout(async { property(&self.connection().await?, OBJECT, MANAGER, "Version").await })
             .await
     }
 
     /// The service whose main process this is, if any.
-    pub async fn service_of_process(&self, pid: i32) -> Result<Option<String>, Unknown> {
+    pub async fn service_of_process(&self, pid: i32) -> Result<Option<String>, Why> {
         self.with_timeout(async {
             let connection = self.connection().await?;
             let pid = u32::try_from(pid).unwrap_or_default();
@@ -87,7 +87,7 @@ impl Systemd {
     }
 
     /// The service that will start its main process again after this one has exited, if any.
-    pub async fn service_that_restarts(&self, pid: i32) -> Result<Option<String>, Unknown> {
+    pub async fn service_that_restarts(&self, pid: i32) -> Result<Option<String>, Why> {
         self.with_timeout(async {
             let connection = self.connection().await?;
             let states = (["auto-restart"],);
@@ -103,9 +103,9 @@ impl Systemd {
         .await
     }
 
-    async fn with_timeout<T>(&self, request: impl Future<Output = zbus::Result<T>>) -> Result<T, Unknown> {
+    async fn with_timeout<T>(&self, request: impl Future<Output = zbus::Result<T>>) -> Result<T, Why> {
         match timeout(LIMIT, request).await {
-            Ok(answer) => answer.map_err(|error| Unknown::new(ForeignText::new(&error.to_string()))),
+            Ok(answer) => answer.map_err(|error| Why::new(ForeignText::new(&error.to_string()))),
             Err(_) => Err(format!("no answer within {LIMIT:?}").into()),
         }
     }

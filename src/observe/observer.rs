@@ -6,7 +6,11 @@ use std::{
     time::Duration,
 };
 
-use futures::{FutureExt as _, StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use futures::{
+    FutureExt as _, StreamExt as _,
+    future::{BoxFuture, OptionFuture},
+    stream::FuturesUnordered,
+};
 use jiff::Timestamp;
 use tokio::{
     sync::mpsc,
@@ -35,7 +39,7 @@ use crate::{
     object_name::ObjectName,
     teardown::{context::Context, plan::Plan, status::Messages},
     trace_recorder::TraceRecorder,
-    unknown::Unknown,
+    why::Why,
     workers::{
         KnownPod, Overview, PodRequests, Request,
         stop::{PodStop, StopAccepted, StopRejected},
@@ -78,7 +82,7 @@ pub struct Observer {
 
 /// What a read has found.
 enum Found {
-    List(Result<BTreeMap<String, RuntimePod>, Unknown>),
+    List(Result<BTreeMap<String, RuntimePod>, Why>),
     Exit(PodUid, String, Option<(Container, Messages)>),
     FirstPlan(PodUid, Plan),
     Check(PodUid, Box<NodeRead>),
@@ -129,7 +133,7 @@ impl Observer {
                 Some(found) = self.work.next(), if !self.work.is_empty() => self.found(found),
                 Some(request) = self.requests.recv() => request(&mut self),
                 () = sleep_until(self.next_list), if !self.is_listing => self.list(),
-                () = sleep_until(next_check.unwrap_or(self.next_list)), if next_check.is_some() => self.check(),
+                Some(()) = OptionFuture::from(next_check.map(sleep_until)) => self.check(),
             }
         }
     }
@@ -222,8 +226,8 @@ impl Observer {
         let runtime = self.reader.context().node.cri.clone();
         let list = async move {
             let listed = timeout(LIST_LIMIT, runtime.all_brief()).await;
-            let listed = listed.map_err(|_| Unknown::new(format_args!("no answer within {LIST_LIMIT:?}")));
-            Found::List(listed.and_then(|listed| listed.map_err(Unknown::new)))
+            let listed = listed.map_err(|_| Why::new(format_args!("no answer within {LIST_LIMIT:?}")));
+            Found::List(listed.and_then(|listed| listed.map_err(Why::new)))
         };
         self.work.push(list.boxed());
     }

@@ -104,7 +104,7 @@ fn metrics_addr(addr: SocketAddr) -> Row {
             let row = Row::from_problem(WHAT, &problems::metrics_addr(addr, &error));
             match error.kind() {
                 // The agent itself may use it.
-                ErrorKind::AddrInUse => row.with(Verdict::Warning),
+                ErrorKind::AddrInUse => row.with_verdict(Verdict::Warning),
                 _ => row,
             }
         }

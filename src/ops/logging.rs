@@ -11,7 +11,7 @@ use std::{
     panic,
     path::Path,
     sync::{
-        Mutex, OnceLock, PoisonError,
+        OnceLock,
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
@@ -20,6 +20,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use serde_json::Value;
 use tracing::Metadata;
 use tracing_appender::non_blocking::{ErrorCounter, NonBlockingBuilder, WorkerGuard};
@@ -89,7 +90,7 @@ pub fn start() -> io::Result<()> {
         reported: 0,
     });
     DROPPED.get_or_init(|| lines.error_counter());
-    *WRITER.lock().unwrap_or_else(PoisonError::into_inner) = Some(guard);
+    *WRITER.lock() = Some(guard);
     // The default hook writes to standard error, which may block.
     panic::set_hook(Box::new(|panic| {
         PANICS.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +113,7 @@ pub fn start() -> io::Result<()> {
 
 /// Ends logging. Waits until all lines are written, about a second at most.
 pub fn flush() {
-    let writer = WRITER.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let writer = WRITER.lock().take();
     let (flushed, wait) = mpsc::channel::<()>();
     // The library writes to standard output if it cannot finish, and that may block.
     let flush = move || drop((writer, flushed));

@@ -56,7 +56,7 @@ pub(super) fn step(trace: &Trace) -> &'static str {
         Activity::Finished => "finished",
         Activity::Blocked => "blocked",
         Activity::WaitingForDependents => "waiting",
-        Activity::InProgress(step) | Activity::WaitingToRetry(step) => step.into(),
+        Activity::InProgress(step) | Activity::WaitingToRetry(step) => step.name(),
     }
 }
 

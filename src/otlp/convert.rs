@@ -80,7 +80,7 @@ pub(super) fn spans(trace: &Trace, outcome: Outcome) -> Vec<SpanData> {
             (step.start_ms, end_ms),
             step.failure.as_ref(),
         );
-        child.name = <&str>::from(step.step).into();
+        child.name = step.step.name().into();
         let is_of_container = matches!(step.step, Step::Hook | Step::Term | Step::Kill) && !step.what.is_empty();
         let container = is_of_container.then(|| KeyValue::new("k8s.container.name", step.what.clone()));
         child.attributes.extend(container);

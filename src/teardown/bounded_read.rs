@@ -5,7 +5,7 @@ use std::{fmt::Display, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::context::Context;
-use crate::{model::pod::PodView, unknown::Unknown, words::without_error_codes};
+use crate::{model::pod::PodView, why::Why, words::without_error_codes};
 
 /// Limit of one read.
 pub const READ_LIMIT: Duration = Duration::from_millis(2500);
@@ -16,7 +16,7 @@ const OBJECT_LIMIT: Duration = Duration::from_millis(1500);
 const ANSWER_LIMIT: Duration = Duration::from_secs(4);
 
 /// A fact, or why it could not be read.
-pub type Fact<T> = Result<T, Unknown>;
+pub type Fact<T> = Result<T, Why>;
 
 /// The reads for one answer about a pod. All have one deadline.
 pub struct Reads {
@@ -110,10 +110,10 @@ pub async fn blocking_in<T: Send + 'static>(
     timeout(limit, read).await.map_err(late(limit))?.map_err(text)?
 }
 
-pub fn late<E>(limit: Duration) -> impl Fn(E) -> Unknown {
+pub fn late<E>(limit: Duration) -> impl Fn(E) -> Why {
     move |_| format!("no answer within {limit:?}").into()
 }
 
-pub fn text(error: impl Display) -> Unknown {
+pub fn text(error: impl Display) -> Why {
     without_error_codes(&error.to_string()).into()
 }

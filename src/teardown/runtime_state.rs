@@ -4,12 +4,9 @@
 //! A shim may hang, or lack the program that it calls. Then each stop fails or hangs, and the runtime keeps reporting the
 //! containers as running, also after their exit.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use crate::{node::cri::types::RuntimePod, words::some_of};
@@ -221,7 +218,7 @@ impl RuntimeState {
     }
 
     pub fn lock(&self) -> MutexGuard<'_, StopChecks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

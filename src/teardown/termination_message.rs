@@ -16,7 +16,7 @@ use nix::fcntl::OFlag;
 use super::status::Messages;
 use crate::{
     node::cri::types::{Container, ContainerState},
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Bytes read from the end of the termination message file (`MaxContainerTerminationMessageLength`).
@@ -35,7 +35,7 @@ const CANNOT_RUN: &str = "ContainerCannotRun";
 ///
 /// # Errors
 /// If a source exists and cannot be read, or is a directory, a device, a socket or a pipe.
-pub fn read(container: &Container) -> Result<String, Unknown> {
+pub fn read(container: &Container) -> Result<String, Why> {
     let path = |path: &str| Some(PathBuf::from(path)).filter(|path| path.is_absolute());
     let log_counts = container.message_falls_back_to_log && container.exit_code != 0 && container.reason != CANNOT_RUN;
     let file = container.termination_message_file.as_deref().and_then(path);
@@ -48,7 +48,7 @@ pub fn read(container: &Container) -> Result<String, Unknown> {
 
 /// The messages of all exited containers. If one cannot be read, its message says so, like the kubelet's. The errors are also
 /// returned, for the log.
-pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Messages, Vec<Unknown>) {
+pub fn read_all<'a>(containers: impl IntoIterator<Item = &'a Container>) -> (Messages, Vec<Why>) {
     let mut messages = Messages::default();
     let mut errors = Vec::new();
     let containers = containers.into_iter();
@@ -91,10 +91,10 @@ impl Tail {
 }
 
 /// At most `limit` bytes from the end of a regular file; empty if it does not exist.
-fn tail(path: &Path, limit: u64) -> Result<Tail, Unknown> {
+fn tail(path: &Path, limit: u64) -> Result<Tail, Why> {
     let path_text = path.display();
-    let not_a_file = || Err(Unknown::new(format_args!("{path_text} is not a regular file")));
-    let failed = |error: io::Error| Unknown::new(format_args!("cannot read {path_text}: {error}"));
+    let not_a_file = || Err(Why::new(format_args!("{path_text} is not a regular file")));
+    let failed = |error: io::Error| Why::new(format_args!("cannot read {path_text}: {error}"));
     let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC | OFlag::O_NOCTTY;
     let mut file = match File::options().read(true).custom_flags(flags.bits()).open(path) {
         Ok(file) => file,

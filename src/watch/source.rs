@@ -21,7 +21,7 @@ use crate::{
         guard::Guard,
     },
     model::pod::{FULL_NODE, PodObject, PodUid, PodView},
-    unknown::Unknown,
+    why::Why,
 };
 
 /// A watch without any event for this long is followed by a consistent list. A watch from a resourceVersion of another cluster gets no
@@ -390,7 +390,7 @@ fn metadata(item: &RawValue) -> RawMetadata {
 }
 
 /// Rejects a pod of another node, in case a proxy drops the field selector.
-fn check_node(node: &str, object: PodObject) -> Result<PodObject, Unknown> {
+fn check_node(node: &str, object: PodObject) -> Result<PodObject, Why> {
     let spec = object.pod.spec.as_ref();
     match spec.and_then(|spec| spec.node_name.as_deref()) {
         Some(name) if name == node => Ok(object),

@@ -22,7 +22,7 @@ use crate::{
         pod_dir::PodDir,
     },
     teardown::{context::Context, volumes::mapped_pods},
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Longest read of the disk: what the runtime shows must not wait for a file system that hangs.
@@ -62,7 +62,7 @@ pub struct RuntimePodSummary {
 ///
 /// # Errors
 /// If the runtime does not answer.
-pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, Option<Unknown>), GrpcError> {
+pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, Option<Why>), GrpcError> {
     let sandboxes = context.node.cri.list_sandboxes().await?;
     let (root, logs_dir) = (context.node.storage.root.clone(), context.node.pod_logs_dir.clone());
     let storage = Arc::clone(&context.node.storage);
@@ -94,8 +94,8 @@ pub async fn scan(context: &Context) -> Result<(BTreeMap<PodUid, PodArtifacts>, 
         Ok(found)
     };
     let found = match timeout(DISK_TIMEOUT, context.node.reads.run_blocking(on_disk)).await {
-        Ok(Ok(found)) => found.map_err(Unknown::new),
-        Ok(Err(why)) => Err(Unknown::new(why)),
+        Ok(Ok(found)) => found.map_err(Why::new),
+        Ok(Err(why)) => Err(Why::new(why)),
         Err(_) => Err(format!("it takes longer than {DISK_TIMEOUT:?}").into()),
     };
     let (mut found, unread) = found.map_or_else(|why| (BTreeMap::new(), Some(why)), |found| (found, None));
@@ -136,12 +136,12 @@ pub fn runtime_pods(sandboxes: Vec<PodSandbox>) -> BTreeMap<PodUid, RuntimePodSu
 ///
 /// # Errors
 /// If any of these cannot be read.
-pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, Unknown> {
-    let (found, unread) = scan(context).await.map_err(Unknown::new)?;
+pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, Why> {
+    let (found, unread) = scan(context).await.map_err(Why::new)?;
     if let Some(why) = unread {
         return Err(why);
     }
-    let in_runtime = context.node.cri.all_brief().await.map_err(Unknown::new)?;
+    let in_runtime = context.node.cri.all_brief().await.map_err(Why::new)?;
     let (root, storage) = (context.node.storage.root.clone(), Arc::clone(&context.node.storage));
     let on_disk = move || -> Result<HashSet<PodUid>, Fault> {
         // A mount may exist without a visible directory.
@@ -160,7 +160,7 @@ pub(crate) async fn names_on_node(context: &Context) -> Result<HashSet<PodUid>, 
         Ok(names)
     };
     let on_disk = context.node.reads.run_blocking(on_disk).await;
-    let mut names = on_disk.map_err(Unknown::new)?.map_err(Unknown::new)?;
+    let mut names = on_disk.map_err(Why::new)?.map_err(Why::new)?;
     names.extend(found.into_keys());
     names.extend(in_runtime.keys().map(|uid| uid.as_str().into()));
     Ok(names)

@@ -32,7 +32,7 @@ use crate::{
     teardown::{attempt::PodUpdate, begin::Termination, context::Context, grace, worker::WorkerResult},
     trace_context::{self, TraceContext},
     trace_recorder::TraceRecorder,
-    unknown::Unknown,
+    why::Why,
 };
 
 mod idle;
@@ -92,7 +92,7 @@ pub struct PodWorkers {
     /// By UID. The order makes runs reproducible.
     pods: BTreeMap<PodUid, PodState>,
     /// The check of the node in progress: the UIDs of everything on it, or why it cannot be checked.
-    check: JoinSet<Result<HashSet<PodUid>, Unknown>>,
+    check: JoinSet<Result<HashSet<PodUid>, Why>>,
     /// What was recorded during stops that were canceled since, and stays true: an exited container never runs again, and a process of
     /// the pod stays one.
     canceled: HashMap<PodUid, (Exits, Vec<KnownProcess>)>,

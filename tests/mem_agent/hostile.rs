@@ -45,6 +45,8 @@ async fn pod_with_a_used_field_of_another_type_is_left_alone() {
         terminating_pod("containers", |pod| pod["spec"]["containers"] = "none".into()),
         terminating_pod("deletion", |pod| pod["metadata"]["deletionTimestamp"] = late.into()),
         terminating_pod("status", |pod| pod["status"]["containerStatuses"] = json!([7])),
+        terminating_pod("finalizer", |pod| pod["metadata"]["finalizers"] = json!([7])),
+        terminating_pod("finalizers", |pod| pod["metadata"]["finalizers"] = "none".into()),
         terminating_pod("manager", |pod| {
             pod["metadata"]["managedFields"] = json!([{ "manager": "m", "time": late }]);
         }),
@@ -56,7 +58,7 @@ async fn pod_with_a_used_field_of_another_type_is_left_alone() {
     }
     node.run().await;
     node.wait_torn_down("manager").await;
-    assert_eq!(node.status().await.counters.pods_unreadable, 3);
+    assert_eq!(node.status().await.counters.pods_unreadable, 5);
     other_pods_are_torn_down(&node).await;
     let stopped = |seen: &Seen| seen.kind == Kind::StopContainer && seen.pod_uid == uid("deletion");
     assert!(!node.cri.effects().iter().any(|(_, seen)| stopped(seen)));

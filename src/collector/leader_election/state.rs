@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::lease;
-use crate::unknown::Unknown;
+use crate::why::Why;
 
 /// When this agent's collector may work: `--gc`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize, strum::Display)]
@@ -94,7 +94,7 @@ impl View {
 }
 
 /// When a condition expires, or why it is not met. `None`: never, since the mode does not need the condition.
-pub(super) type Condition = Result<Option<Instant>, Unknown>;
+pub(super) type Condition = Result<Option<Instant>, Why>;
 
 /// Conditions of the active role.
 #[derive(Debug, Clone, PartialEq, Eq)]

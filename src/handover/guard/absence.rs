@@ -1,12 +1,9 @@
 //! Proofs that a pod was deleted. A timeout, an incomplete list, a restored etcd or another cluster prove nothing.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
 use super::holds::{ABSENCE, SafetyHold};
@@ -97,7 +94,7 @@ impl Absence {
 
     /// The highest resourceVersion seen so far. A list requested from now on must reach it.
     pub fn highest(&self) -> u64 {
-        self.lock().watch.highest
+        self.state.lock().watch.highest
     }
 
     /// Records a complete list of this resourceVersion. It was requested when `seen_before` was the highest. Returns the reason
@@ -111,7 +108,7 @@ impl Absence {
         let Some(version) = version else {
             return Some("the list has no resourceVersion that can be compared".to_owned());
         };
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.listed = Some(version);
         let comparison = comparison.map(|comparison| ListComparison {
             missing: state.missing.unapproved(comparison.missing),
@@ -126,7 +123,7 @@ impl Absence {
 
     /// Records the pods of the runtime that no list shows. Returns the reason if they must not be treated as deleted.
     pub fn record_unlisted(&self, mut unlisted: UnlistedPods) -> Option<String> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         unlisted.uids = state.unlisted.unapproved(unlisted.uids);
         if state.is_out_of_service {
             unlisted.uids.clear();
@@ -137,7 +134,7 @@ impl Absence {
 
     /// Records the resourceVersion of a watch event.
     pub fn record_version(&self, version: u64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let highest = state.watch.highest.max(version);
         let watch = WatchState {
             highest,
@@ -148,12 +145,12 @@ impl Absence {
 
     /// Records whether the Node has the taint of a Node that is lost.
     pub(in crate::handover) fn set_out_of_service(&self, is_out_of_service: bool) {
-        self.lock().is_out_of_service = is_out_of_service;
+        self.state.lock().is_out_of_service = is_out_of_service;
     }
 
     /// Why a pod that a list lacks must not be treated as deleted now.
     pub fn hold_reason(&self) -> Option<String> {
-        self.lock().watch.absence_hold_reason.clone()
+        self.state.lock().watch.absence_hold_reason.clone()
     }
 
     /// Waits for an approval after which the pods have to be listed again.
@@ -163,7 +160,7 @@ impl Absence {
 
     /// The hold of all pods that a list lacks.
     pub(super) fn hold(&self) -> Option<SafetyHold> {
-        self.lock().hold()
+        self.state.lock().hold()
     }
 
     /// The Node is another one than before. It may belong to another cluster, which never had the pods that this node had.
@@ -178,7 +175,7 @@ impl Absence {
             );
             (AbsenceHoldKind::OtherNode, why)
         });
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let watch = state.watch.clone().with_absence_hold(reason);
         self.set_watch(&mut state, watch);
         (state.listed, state.missing, state.unlisted) = Default::default();
@@ -193,7 +190,7 @@ impl Absence {
     /// approval is lost at a restart.
     pub async fn approve(&self, digest: &str) -> Option<Result<(), JournalError>> {
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.hold().filter(|hold| hold.digest == digest)?;
             state.approved_before_list = state.listed.is_none();
             state.missing.approve();
@@ -225,10 +222,6 @@ impl Absence {
         }
         state.watch = watch;
         state.watch.absence_hold_reason.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, AbsenceState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use crate::{journal::Approval, model::trace::Trace, unknown::Unknown};
+use crate::{journal::Approval, model::trace::Trace, why::Why};
 
 /// Item: the Node has another UID than the recorded one.
 pub const NODE_UID: &str = "node-uid";
@@ -95,11 +95,11 @@ impl SafetyHolds {
     ///
     /// # Errors
     /// When there is none, or more than one.
-    pub fn find(&self, name: &str) -> Result<&SafetyHold, Unknown> {
+    pub fn find(&self, name: &str) -> Result<&SafetyHold, Why> {
         let mut called = self.items.iter().filter(|item| item.is_called(name));
         match (called.next(), called.next()) {
             (Some(item), None) => Ok(item),
-            (Some(_), Some(_)) => Err(Unknown::new(format_args!(
+            (Some(_), Some(_)) => Err(Why::new(format_args!(
                 "more than one pod with a safety hold has the name {name}: name its UID instead; {}",
                 self.all()
             ))),

@@ -1,7 +1,5 @@
 //! Whether the Node is the recorded one, of this machine.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
@@ -14,6 +12,7 @@ use crate::{
     },
     node::identity::Identity,
 };
+use parking_lot::Mutex;
 
 /// The identity of the Node.
 pub struct NodeIdentity {
@@ -48,13 +47,13 @@ impl NodeIdentity {
     /// # Errors
     /// Why not.
     pub fn check(&self) -> Result<(), Blocked> {
-        let result = self.lock().result.clone();
+        let result = self.state.lock().result.clone();
         result.map_err(|mismatch| Blocked::Identity(Box::new(mismatch)))
     }
 
     /// UID of the Node, if only the UID differs from the recorded one. A user can approve it.
     pub fn other_uid(&self) -> Option<String> {
-        self.lock().other_uid().map(str::to_owned)
+        self.state.lock().other_uid().map(str::to_owned)
     }
 
     /// Compares a Node with the recorded one and with this machine. If no UID is recorded, this one is.
@@ -90,17 +89,17 @@ impl NodeIdentity {
 
     /// Sets the result of the last comparison.
     pub(in crate::handover) fn set(&self, result: Result<(), NodeMismatch>) {
-        self.lock().set(result);
+        self.state.lock().set(result);
     }
 
     /// The hold for a Node with another UID.
     pub(super) fn hold(&self) -> Option<SafetyHold> {
-        self.lock().hold()
+        self.state.lock().hold()
     }
 
     /// UID of the Node, if there is a hold with this digest.
     pub(super) fn uid_to_approve(&self, digest: &str) -> Option<String> {
-        let state = self.lock();
+        let state = self.state.lock();
         state.hold().filter(|hold| hold.digest == digest)?;
         state.other_uid().map(str::to_owned)
     }
@@ -111,15 +110,11 @@ impl NodeIdentity {
     /// The approval is lost at a restart.
     pub(super) async fn approve(&self, uid: &str) -> Result<(), JournalError> {
         let recorded = self.journal.set_node_uid(uid).await;
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.other_uid() == Some(uid) {
             state.set(Ok(()));
         }
         recorded
-    }
-
-    fn lock(&self) -> MutexGuard<'_, IdentityState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,14 +1,8 @@
 //! Detects kubelet processes. All effects are blocked while one runs, and while that is unknown.
 
-use std::{
-    io,
-    net::SocketAddr,
-    ops::Range,
-    path::Path,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, ops::Range, path::Path, sync::Arc, time::Duration};
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
@@ -27,7 +21,7 @@ use crate::{
         threads::Blocking,
     },
     teardown::work::Work,
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Older results are unknown. A process in uninterruptible sleep may block the probe.
@@ -69,7 +63,7 @@ pub struct KubeletWatch {
 
 pub(super) struct KubeletState {
     /// The kubelet of the last process probe. `Err`: the probe failed.
-    pub kubelet: Result<Option<KubeletProcess>, Unknown>,
+    pub kubelet: Result<Option<KubeletProcess>, Why>,
     /// Begin and end of the last process probe.
     pub probed_during: Range<Instant>,
     /// A kubelet that any probe has found since [`KubeletWatch::take_probes`] was last called.
@@ -267,12 +261,7 @@ impl KubeletWatch {
     }
 
     /// Records the result of a probe that began then, and the flags of a kubelet that was not known before.
-    fn record_probe(
-        &self,
-        kubelet: Result<Option<KubeletProcess>, Unknown>,
-        flags: Option<KubeletFlags>,
-        began: Instant,
-    ) {
+    fn record_probe(&self, kubelet: Result<Option<KubeletProcess>, Why>, flags: Option<KubeletFlags>, began: Instant) {
         let mut state = self.lock();
         let is_news = state.kubelet != kubelet;
         if is_news {
@@ -345,7 +334,7 @@ impl KubeletWatch {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, KubeletState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

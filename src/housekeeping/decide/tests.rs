@@ -150,7 +150,7 @@ fn pass_that_could_not_read_the_disk_forgets_nothing_and_finds_orphans() {
             .iter()
             .map(|(uid, found)| ((*uid).into(), found.clone()))
             .collect(),
-        unread: unread.map(Unknown::new),
+        unread: unread.map(Why::new),
         ..Facts::default()
     };
     let directory = [("u", directory())];

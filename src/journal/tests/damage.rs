@@ -229,7 +229,7 @@ async fn journal_is_usable_after_a_crash_at_any_write() {
         journal.forget(&format!("a-{number}").as_str().into());
         journal.set_node_uid("node-1").await.unwrap();
     }
-    let states = states.lock().unwrap();
+    let states = states.lock();
     // Until the first commit it has another name.
     let first = states
         .iter()

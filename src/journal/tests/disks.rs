@@ -25,7 +25,7 @@ impl Broken {
 
 impl Store for Broken {
     fn open(&self, rows: &[Row]) -> Result<Database, JournalError> {
-        if let Some(answers) = self.answers.lock().unwrap().take() {
+        if let Some(answers) = self.answers.lock().take() {
             answers.recv().ok();
         }
         match self.full.load(Ordering::SeqCst) {
@@ -66,7 +66,7 @@ async fn hanging_disk_delays_a_stop_briefly_and_only_once() {
     let place = StateDir::lock(dir.path(), &machine("m1")).unwrap();
     let (hangs, answers) = mpsc::channel();
     let (store, _) = Broken::new(place, false);
-    *store.answers.lock().unwrap() = Some(answers);
+    *store.answers.lock() = Some(answers);
     let journal = Journal::run(JournalState::default(), None, store, Blocking::default());
     let now = now();
     journal.record_termination(&pod("a"), now.clone(), Duration::from_secs(12), None);

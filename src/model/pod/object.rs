@@ -12,7 +12,7 @@ use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
 use super::{CONFIG_MIRROR, container_statuses, container_statuses_mut};
-use crate::unknown::Unknown;
+use crate::why::Why;
 
 /// Bytes of host paths to keep for one pod. All pods of the node need them, and drivers use a few short ones.
 const MOST_HOST_PATHS: usize = 8 << 10;
@@ -105,17 +105,17 @@ impl PodObject {
     ///
     /// # Errors
     /// When a field that is used has another type than in the API, or uid, namespace or name is missing.
-    pub fn read(json: &RawValue) -> Result<Self, Unknown> {
-        let PodJson { metadata, spec, status } = serde_json::from_str(json.get()).map_err(Unknown::new)?;
+    pub fn read(json: &RawValue) -> Result<Self, Why> {
+        let PodJson { metadata, spec, status } = serde_json::from_str(json.get()).map_err(Why::new)?;
         if [&metadata.uid, &metadata.namespace, &metadata.name]
             .iter()
             .any(|it| it.is_empty())
         {
-            return Err(Unknown::new("it lacks uid, name or namespace"));
+            return Err(Why::new("it lacks uid, name or namespace"));
         }
         let raw_status = status.map(ToOwned::to_owned);
         let status = status.map(|status| serde_json::from_str::<PodStatus>(status.get()));
-        let mut status = status.transpose().map_err(Unknown::new)?;
+        let mut status = status.transpose().map_err(Why::new)?;
         status.iter_mut().for_each(drop_unchanged);
         let (spec, volumes) = spec.map(Spec::split).unzip();
         let pod = Pod {
@@ -133,8 +133,8 @@ impl PodObject {
 
     /// Reads an object that a test has built.
     #[cfg(test)]
-    pub fn from_value(value: &serde_json::Value) -> Result<Self, Unknown> {
-        Self::read(&serde_json::value::to_raw_value(value).map_err(Unknown::new)?)
+    pub fn from_value(value: &serde_json::Value) -> Result<Self, Why> {
+        Self::read(&serde_json::value::to_raw_value(value).map_err(Why::new)?)
     }
 }
 

@@ -5,7 +5,7 @@ use std::{path::Path, process::Stdio, time::Duration};
 use serde_json::Value;
 use tokio::{process::Command, time::timeout};
 
-use crate::{model::foreign::ForeignText, unknown::Unknown, words::io_error};
+use crate::{model::foreign::ForeignText, why::Why, words::io_error};
 
 /// The program that reads the journal.
 pub const PROGRAM: &str = "journalctl";
@@ -28,7 +28,7 @@ pub struct Entry {
 ///
 /// # Errors
 /// Why the journal could not be read.
-pub async fn last_entries(journalctl: &Path, unit: &str) -> Result<Vec<Entry>, Unknown> {
+pub async fn last_entries(journalctl: &Path, unit: &str) -> Result<Vec<Entry>, Why> {
     let mut command = Command::new(journalctl);
     command
         .args(["--boot", "--reverse", "--quiet", "--no-pager", "--lines", ENTRIES])
@@ -40,7 +40,7 @@ pub async fn last_entries(journalctl: &Path, unit: &str) -> Result<Vec<Entry>, U
     match timeout(LIMIT, command.output()).await {
         Ok(Ok(output)) if output.stdout.is_empty() && !output.stderr.is_empty() => {
             let error = String::from_utf8_lossy(&output.stderr);
-            Err(Unknown::new(ForeignText::within(error.trim_end(), 200)))
+            Err(Why::new(ForeignText::within(error.trim_end(), 200)))
         }
         Ok(Ok(output)) => Ok(parse(&output.stdout)),
         Ok(Err(error)) => Err(format!("{}: {}", journalctl.display(), io_error(&error)).into()),
@@ -120,7 +120,7 @@ mod tests {
         let refused = program(dir.path(), "echo 'No\tpermission' >&2; exit 1");
         assert_eq!(
             last_entries(&refused, "kubelet.service").await,
-            Err(Unknown::new("No\\tpermission"))
+            Err(Why::new("No\\tpermission"))
         );
         let asked = program(dir.path(), "for it; do echo \"{\\\"MESSAGE\\\":\\\"$it\\\"}\"; done");
         let entries = last_entries(&asked, "kubelet.service").await.unwrap();

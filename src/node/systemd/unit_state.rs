@@ -9,7 +9,7 @@ use zbus::zvariant::{OwnedObjectPath, OwnedValue};
 use super::{ON_MANAGER, PROPERTIES, SERVICE_INTERFACE, Systemd, UNIT_INTERFACE, call};
 use crate::{
     model::kubelet_unit::{KubeletUnit, MainProcess, UnitExit},
-    unknown::Unknown,
+    why::Why,
 };
 
 /// `ExecMainCode` of a process that has exited by itself (`CLD_EXITED` in waitid(2)); other codes are of signals.
@@ -22,7 +22,7 @@ impl Systemd {
     ///
     /// # Errors
     /// A message if systemd does not answer.
-    pub async fn kubelet_unit(&self, unit: &str) -> Result<Option<KubeletUnit>, Unknown> {
+    pub async fn kubelet_unit(&self, unit: &str) -> Result<Option<KubeletUnit>, Why> {
         self.with_timeout(async {
             let connection = self.connection().await?;
             // GetUnit knows only loaded units, and an inactive one may be unloaded.

@@ -116,7 +116,7 @@ fn draw(graph: &Graph, query: Option<&str>) -> Answer {
     }
     let uid = match name(query, "of", "object")? {
         ObjectName::Uid(uid) => uid,
-        name => graph.uid(why::find(&name, graph).map_err(|why| not_found(why.to_string()))?),
+        name => graph.uid(why::find(&name, graph).map_err(not_found)?),
     };
     let picture = picture::around(graph, &uid).ok_or_else(|| {
         not_found(format!(

@@ -56,7 +56,7 @@ pub(super) async fn approve(pods: &PodsAdmin, body: &[u8], user: String) -> Answ
     tracing::info!(item = request.item, reason, "Approval requested");
     let name = &request.item;
     let (report, overview) = report_of(pods).await?;
-    let item = report.find(name).map_err(|why| not_found(why.to_string()))?.clone();
+    let item = report.find(name).map_err(not_found)?.clone();
     if request.digest.as_ref().is_some_and(|digest| *digest != item.digest) {
         let why = format!(
             "the safety hold {} has changed: see pod-teardown holds; its digest is now {}: {}",

@@ -22,7 +22,7 @@ use crate::{
 
 /// Path of requests, followed by the namespace and the name or by the UID, and by `/stop`.
 pub const PODS: &str = "/v1/pods";
-/// Path of outcomes, followed by the UID.
+/// Path of outcomes with its last slash, followed by the UID.
 pub const OUTCOMES: &str = "/v1/outcomes/";
 /// Maximum wait for an outcome.
 const MAX_WAIT: Duration = Duration::from_secs(60);

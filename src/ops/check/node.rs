@@ -65,7 +65,7 @@ pub(super) fn journal(state_dir: &Path, machine: &Identity, agent_runs: bool) ->
         Ok(Peek::InUse) => {
             let why = "an agent with another --kubelet-root has it open";
             let row = Row::from_problem(WHAT, &problems::journal(state_dir, &why, true));
-            (row.with(Verdict::Failed(CONFIGURATION)), None)
+            (row.with_verdict(Verdict::Failed(CONFIGURATION)), None)
         }
         Err(error) if error.prevents_start() => {
             let problem = problems::journal(state_dir, &error, false);
@@ -99,7 +99,7 @@ pub(super) async fn socket(path: &Path, agent_runs: bool) -> Row {
         }
         Ok(Ok(Some(true))) if agent_runs => Row::ok(WHAT, format!("the agent that runs here listens on {shown}")),
         Ok(Ok(Some(true))) | Err(_) => {
-            problem(&"another process listens on it", true).with(Verdict::Failed(CONFIGURATION))
+            problem(&"another process listens on it", true).with_verdict(Verdict::Failed(CONFIGURATION))
         }
         Ok(Err(error)) => problem(&error, false),
     }
@@ -138,7 +138,7 @@ pub(super) async fn runtime(cri: &Cri, settings: &PodSettings) -> Vec<Row> {
         Err(problem) => {
             let row = Row::from_problem(Item::MOUNT_NAMESPACE, &problem);
             if problem.kind == ProblemKind::Absent {
-                row.with(Verdict::Failed(UNAVAILABLE))
+                row.with_verdict(Verdict::Failed(UNAVAILABLE))
             } else {
                 row
             }
@@ -176,7 +176,7 @@ fn other_agents(lock: Result<(), LockError>) -> Row {
             ..
         }) => Row::ok(Item::OTHER_AGENTS, format!("only the service (pid {pid})")),
         Err(error @ LockError::Taken { .. }) => {
-            Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, true)).with(Verdict::Warning)
+            Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, true)).with_verdict(Verdict::Warning)
         }
         Err(error) => Row::from_problem(Item::OTHER_AGENTS, &problems::node_lock(&error, false)),
     }

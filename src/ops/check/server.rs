@@ -148,7 +148,7 @@ pub(super) fn credentials(what: Item, flag: &str, renew: &str, config: &kube::Co
         Err(error) => Some(Row::new(
             what,
             Verdict::Failed(CONFIGURATION),
-            error.to_string(),
+            error,
             &format!("correct the client certificate and key in {flag}"),
         )),
     }

@@ -114,7 +114,7 @@ fn pods(metrics: &mut Metrics<'_>, status: &StatusReport) {
     let stages = stages.map(|(stage, name)| (labels([("stage", name)]), at(stage)));
     let failing = Step::VARIANTS
         .iter()
-        .map(|&step| (labels([("step", step.into())]), failing(step)));
+        .map(|&step| (labels([("step", step.name())]), failing(step)));
     metrics.count("pods", status.watch.pods);
     metrics.count("unmanaged_pods", status.housekeeping.unmanaged.len());
     metrics.count("unused_volumes_stuck", status.housekeeping.unused_volumes.len());

@@ -137,9 +137,7 @@ fn durations() -> PodDurations {
     };
     let steps = Histograms::new_with_constructor(histogram::of_requests);
     for step in Step::VARIANTS {
-        steps
-            .get_or_create(&[("step", <&str>::from(step).into())])
-            .observe(0.03);
+        steps.get_or_create(&[("step", step.name().into())]).observe(0.03);
     }
     let runtime = Histograms::new_with_constructor(histogram::of_requests);
     for code in ["OK", "NotFound"] {

@@ -32,7 +32,7 @@ use crate::{
         steps::devices,
         volumes::planned,
     },
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Limit of the search for holders, which limits itself.
@@ -196,7 +196,7 @@ async fn mounts(reads: &Reads) -> (Fact<Vec<(Mount, Option<Cover>)>>, Fact<HashM
     });
     let (table, mut busy) = match read.await {
         Ok(read) => read,
-        Err(why) => return (Err(why), Err(Unknown::new("without the mount table"))),
+        Err(why) => return (Err(why), Err(Why::new("without the mount table"))),
     };
     let facts = busy.iter().map(|mount| {
         let cover = table.cover_of(&mount.path);
@@ -262,7 +262,7 @@ async fn missing_drivers(reads: &Reads) -> Fact<Vec<MissingDriver>> {
         }
     }
     let (context, view) = (&reads.context, &reads.view);
-    let claims = async { Ok::<_, Unknown>(devices::prepared(context, view).await?) };
+    let claims = async { Ok::<_, Why>(devices::prepared(context, view).await?) };
     for claim in reads.in_time(claims).await? {
         let name = format!("claim {}/{}", claim.claim.namespace, claim.claim.name);
         let drivers = claim.drivers.into_iter();
@@ -326,5 +326,5 @@ fn paths(paths: impl IntoIterator<Item = std::path::PathBuf>) -> Vec<String> {
 }
 
 fn not_read<T>() -> Fact<T> {
-    Err(Unknown::new("it is not read for a pod that is not being deleted"))
+    Err(Why::new("it is not read for a pod that is not being deleted"))
 }

@@ -16,7 +16,7 @@ use crate::{
         processes::Shim,
     },
     teardown::grace::OwnGrace,
-    unknown::Unknown,
+    why::Why,
 };
 
 const NOW: &str = "2026-01-01T00:10:00Z";
@@ -386,7 +386,7 @@ fn causes_follow_from_facts() {
             "runtime unreachable",
             running,
             |it| {
-                it.runtime = Err(Unknown::new("connection refused"));
+                it.runtime = Err(Why::new("connection refused"));
                 it.is_runtime_unreachable = true;
             },
             "blocking runtimeUnreachable",
@@ -394,7 +394,7 @@ fn causes_follow_from_facts() {
         (
             "runtime slow: nothing is concluded",
             reported,
-            |it| it.runtime = Err(Unknown::new("no answer within 2.5s")),
+            |it| it.runtime = Err(Why::new("no answer within 2.5s")),
             "unknown unknown",
         ),
         (
@@ -443,7 +443,7 @@ fn causes_follow_from_facts() {
             reported,
             |it| {
                 mount(it, "tmpfs", &[]);
-                it.holders = Err(Unknown::new("no answer within 3.5s"));
+                it.holders = Err(Why::new("no answer within 3.5s"));
             },
             "unknown unknown",
         ),
@@ -730,7 +730,7 @@ fn what_still_runs_is_named_with_its_cgroup_and_with_a_kill_that_is_due() {
 fn no_fact_that_could_not_be_read_leads_to_another_conclusion() {
     let now = NOW.parse().unwrap();
     let mut facts = running();
-    let no = || Unknown::new("no");
+    let no = || Why::new("no");
     facts.runtime = Err(no());
     facts.conditions = Err(no());
     facts.cgroups = Err(no());
@@ -806,16 +806,16 @@ fn users_of_a_mount_are_named_with_their_pods_and_as_outside_only_if_the_pods_ow
     let unclear = format!("mount /pods/u1/volumes/v is in use {user}; whether they are the pod's own is not known");
     assert_eq!(message(|_| {}), outside);
     assert_eq!(message(more), outside);
-    assert_eq!(message(|it| it.runtime = Err(Unknown::new("no"))), outside);
+    assert_eq!(message(|it| it.runtime = Err(Why::new("no"))), outside);
     assert_eq!(
         message(|it| {
-            it.runtime = Err(Unknown::new("no"));
+            it.runtime = Err(Why::new("no"));
             it.cgroups.as_mut().unwrap().processes.as_mut().unwrap().more = 1;
         }),
         unclear
     );
     assert_eq!(
-        message(|it| (it.runtime, it.cgroups) = (Err(Unknown::new("no")), Err(Unknown::new("no")))),
+        message(|it| (it.runtime, it.cgroups) = (Err(Why::new("no")), Err(Why::new("no")))),
         unclear
     );
     let with_pod = message(|it| drop(it.pods.insert(99, "shop/web".to_owned())));

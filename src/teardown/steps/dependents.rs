@@ -23,7 +23,7 @@ use crate::{
         node_service::is_node_service,
         plan::{PlanFacts, PlannedWait},
     },
-    unknown::Unknown,
+    why::Why,
     words::some_of,
 };
 
@@ -103,7 +103,7 @@ async fn why_needed(context: &Context, view: &PodView, is_settled: bool) -> Opti
 
 /// The wait before the first step, if there is one.
 pub async fn plan(facts: &PlanFacts) -> Fact<Option<PlannedWait>> {
-    let needed = async { Ok::<_, Unknown>(find(&facts.reads.context, &facts.reads.view, true).await?) };
+    let needed = async { Ok::<_, Why>(find(&facts.reads.context, &facts.reads.view, true).await?) };
     let needed = facts.reads.in_time(needed).await?;
     // A termination that has begun is not interrupted, and without a running container it serves no other pod.
     let has_begun = facts.entry.as_ref().is_some_and(PodEntry::has_begun);

@@ -26,7 +26,7 @@ use crate::{
         evidence,
         plan::{PlanFacts, Planned, PlannedAction},
     },
-    unknown::Unknown,
+    why::Why,
 };
 
 mod users;
@@ -113,7 +113,7 @@ pub async fn plan(facts: &PlanFacts) -> Planned {
         });
         Ok(actions.collect())
     };
-    let read = async { Ok(read().await.map_err(|failures: Vec<Failure>| Unknown::from(failures))?) };
+    let read = async { read().await.map_err(|failures: Vec<Failure>| Why::from(failures)) };
     vec![(Step::Devices, facts.of("its prepared claims", read).await)]
 }
 

@@ -21,7 +21,10 @@ use crate::{
         pod::{ContainerView, Hook, PodView},
         trace::Step,
     },
-    node::{cri::types::RuntimePod, effects},
+    node::{
+        cri::types::{Container, RuntimePod},
+        effects,
+    },
     teardown::{
         attempt::{AFTER_STOP, Attempt, Observed},
         evidence,
@@ -281,22 +284,20 @@ fn target_of(view: &PodView, spec: &ContainerView, hook: &Hook) -> String {
 fn stops(view: &PodView, pod: &RuntimePod, timeout_seconds: u64) -> Vec<PlannedAction> {
     let running = pod.possibly_running();
     let running: Vec<_> = running.map(|it| (it, StopPosition::of(view, &it.name))).collect();
-    let before = |position: StopPosition| {
-        let before = running.iter().filter(move |(_, other)| position.waits_for(*other));
-        before.map(|(other, _)| other.name.clone()).collect::<Vec<_>>()
+    let stopped_before = |position: StopPosition| -> Vec<String> {
+        let others = running.iter().filter(move |(_, other)| position.waits_for(*other));
+        others.map(|(other, _)| other.name.clone()).collect()
     };
-    let stops = running
+    let mut ordered: Vec<_> = running
         .iter()
-        .map(|(container, position)| (container, before(*position)));
-    let mut stops: Vec<_> = stops.collect();
-    stops.sort_by_key(|(_, after)| after.len());
-    let stops = stops
-        .into_iter()
-        .map(|(container, after)| PlannedAction::StopContainer {
-            container: container.name.clone(),
-            id: container.id.clone(),
-            timeout_seconds,
-            after,
-        });
-    stops.collect()
+        .map(|(it, position)| (it, stopped_before(*position)))
+        .collect();
+    ordered.sort_by_key(|(_, after)| after.len());
+    let stop = |(container, after): (&&Container, _)| PlannedAction::StopContainer {
+        container: container.name.clone(),
+        id: container.id.clone(),
+        timeout_seconds,
+        after,
+    };
+    ordered.into_iter().map(stop).collect()
 }

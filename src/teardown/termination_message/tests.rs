@@ -36,7 +36,7 @@ impl Words {
         Path::new(self.container.termination_message_file.as_ref().unwrap())
     }
 
-    fn read(&self) -> Result<String, Unknown> {
+    fn read(&self) -> Result<String, Why> {
         read(&self.container)
     }
 }

@@ -3,9 +3,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{
@@ -42,7 +43,7 @@ pub struct Storage {
     pub sys_block: PathBuf,
     /// procfs.
     pub proc: PathBuf,
-    /// The API server, which has a state of volumes.
+    /// The API server: PersistentVolumes, and the Node's `volumesInUse`.
     pub api: Arc<dyn PodApi>,
     /// One lock for each volume.
     pub locks: VolumeLocks,
@@ -143,7 +144,7 @@ impl VolumeLocks {
     /// Locks the volume of this name.
     pub async fn lock(&self, what: &str) -> OwnedMutexGuard<()> {
         let turn = {
-            let mut locks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut locks = self.0.lock();
             locks.retain(|_, turn| Arc::strong_count(turn) > 1);
             Arc::clone(locks.entry(what.to_owned()).or_default())
         };

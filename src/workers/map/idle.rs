@@ -11,7 +11,7 @@ use crate::{
         pod::{FULL_NODE, PodUid, PodView},
         termination::{self, Cause},
     },
-    unknown::Unknown,
+    why::Why,
     workers::{
         artifacts,
         stop::{PodStop, StopRejected},
@@ -61,8 +61,8 @@ impl PodWorkers {
 
     /// Begins the termination of pods that have something on the node, and of all if the check failed. Of the others, deleted
     /// ones are queued, and the rest is idle.
-    pub(super) fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, Unknown>, JoinError>) {
-        let found = found.unwrap_or_else(|error| Err(Unknown::new(error)));
+    pub(super) fn node_is_checked(&mut self, found: Result<Result<HashSet<PodUid>, Why>, JoinError>) {
+        let found = found.unwrap_or_else(|error| Err(Why::new(error)));
         let found =
             found.inspect_err(|error| tracing::warn!(%error, "Node cannot be checked for pods that do not run"));
         let checked = self.pods.values().filter_map(|pod| match pod {

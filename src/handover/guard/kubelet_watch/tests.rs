@@ -3,10 +3,7 @@
 use std::{
     collections::BTreeMap,
     io,
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -14,6 +11,7 @@ use futures::{
     future::{BoxFuture, ready},
     stream::poll_fn,
 };
+use parking_lot::Mutex;
 use tokio::{
     sync::{
         mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -44,7 +42,7 @@ struct Script {
 
 impl ProcessEvents for Script {
     fn execs(&self) -> io::Result<BoxStream<'static, Execs>> {
-        let mut execs = self.execs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut execs = self.execs.lock();
         let mut execs = execs.take().ok_or(io::ErrorKind::Unsupported)?;
         Ok(poll_fn(move |context| execs.poll_recv(context)).boxed())
     }
@@ -57,7 +55,7 @@ impl ProcessEvents for Script {
             );
             return Ok(ready(()).boxed());
         }
-        let mut exits = self.exits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut exits = self.exits.lock();
         let exit = exits.remove(&pid).ok_or(io::ErrorKind::NotFound)?;
         Ok(async move { drop(exit.await) }.boxed())
     }

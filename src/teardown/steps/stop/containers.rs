@@ -158,11 +158,9 @@ impl Stop<'_> {
     ) -> Result<(), Failure> {
         let (container, result) = (stoppable.container, &stoppable.result);
         let message = format!("Stopping container {}", container.name);
-        let (events, of) = (
-            &self.context.events,
-            stoppable.spec.map(|spec| (spec.role, &*spec.name)),
-        );
-        events.event(self.view, of, Reason::Killing, &message);
+        let declared = stoppable.spec.map(|spec| (spec.role, &*spec.name));
+        let events = &self.context.events;
+        events.event(self.view, declared, Reason::Killing, &message);
         if let Some((spec, hook)) = hook_of(container, stoppable.spec)
             && let Err(failure) = self.hook(container, spec, hook, address).await
         {

@@ -17,7 +17,7 @@ use crate::{
     },
     node::{effects::Effects, grpc::GrpcError},
     teardown::context::LocalNode,
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Maximum number of redirects, all to the same host name.
@@ -26,7 +26,7 @@ const MAX_REDIRECTS: usize = 10;
 const USER_AGENT: &str = "kube-lifecycle/1.37";
 
 /// Created for the first hook: most nodes never need it. The error is why it cannot be.
-static CLIENT: LazyLock<Result<reqwest::Client, Unknown>> = LazyLock::new(|| {
+static CLIENT: LazyLock<Result<reqwest::Client, Why>> = LazyLock::new(|| {
     let redirects = reqwest::redirect::Policy::custom(|attempt| {
         let last = attempt.previous().last();
         let same_host = last.is_some_and(|last| last.host() == attempt.url().host());

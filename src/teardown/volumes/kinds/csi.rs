@@ -25,7 +25,7 @@ use crate::{
         pod_dir::names,
     },
     teardown::{on_disk::Work, plan::PlannedAction},
-    unknown::Unknown,
+    why::Why,
 };
 
 mod identity;
@@ -131,7 +131,7 @@ fn target(storage: &Storage, volume: &Volume) -> PathBuf {
 }
 
 /// The volume in the kubelet's files, and whether it may be staged. Blocks.
-fn read_files(storage: &Storage, volume: &Volume) -> Result<(Result<Identity, Unknown>, bool), Fault> {
+fn read_files(storage: &Storage, volume: &Volume) -> Result<(Result<Identity, Why>, bool), Fault> {
     if volume.shape == Shape::Block {
         return Ok((StagingPath::block(storage, &volume.dir.name).read_identity()?, true));
     }

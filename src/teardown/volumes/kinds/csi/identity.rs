@@ -8,7 +8,7 @@ use crate::{
         csi_files::{FILE, VolumeData, VolumeDataFile, unique_name},
         fault::Fault,
     },
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Driver and handle of a volume.
@@ -27,7 +27,7 @@ impl Identity {
     }
 
     /// Driver and handle in the kubelet's file in the directory `dir`, or why it does not identify its volume.
-    pub fn read(data: VolumeDataFile, dir: &Path) -> Result<Self, Unknown> {
+    pub fn read(data: VolumeDataFile, dir: &Path) -> Result<Self, Why> {
         let why = match data {
             VolumeDataFile::Missing => "it does not exist".to_owned(),
             VolumeDataFile::Invalid(why) => why,
@@ -55,6 +55,6 @@ impl Identity {
 }
 
 /// Why the kubelet's file in the directory `dir` does not identify its volume.
-pub fn unidentified(dir: &Path, why: &str) -> Unknown {
+pub fn unidentified(dir: &Path, why: &str) -> Why {
     format!("{:?} does not identify its volume ({why})", dir.join(FILE)).into()
 }

@@ -17,7 +17,7 @@ use crate::{
         fault::Fault,
     },
     teardown::on_disk::Work,
-    unknown::Unknown,
+    why::Why,
 };
 
 pub const VERB: &str = "unstage";
@@ -126,7 +126,7 @@ impl StagingPath {
     }
 
     /// The volume in the kubelet's file, or why that does not identify it.
-    pub fn read_identity(&self) -> Result<Result<Identity, Unknown>, Fault> {
+    pub fn read_identity(&self) -> Result<Result<Identity, Why>, Fault> {
         let data = self.data();
         let identity = Identity::read(csi_files::read_at(&data)?, &data);
         Ok(match (self, identity) {

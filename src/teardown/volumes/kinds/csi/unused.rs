@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     node::{csi_files::staging_name, fault::Fault},
-    unknown::Unknown,
+    why::Why,
 };
 
 /// Prefix of CSI volumes in `volumesInUse`.
@@ -188,7 +188,7 @@ async fn remove_unidentified(storage: &Arc<Storage>, stage: StagingPath) -> Resu
 }
 
 /// Volumes in use without any file on this node, and a file that may be about any of them.
-async fn find_in_use_not_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<Unknown>), Vec<Fault>> {
+async fn find_in_use_not_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<String>, Option<Why>), Vec<Fault>> {
     let in_use = storage.api.volumes_in_use().await;
     let in_use = in_use.map_err(|why| fault_of("get volumesInUse of", "the Node", &why))?;
     let mut in_use: BTreeSet<String> = in_use.into_iter().collect();
@@ -201,9 +201,9 @@ async fn find_in_use_not_staged(storage: &Arc<Storage>) -> Result<(BTreeSet<Stri
 }
 
 /// Volumes with files on this node, and a file that does not identify its volume.
-fn identities(storage: &Storage) -> Result<(BTreeSet<String>, Option<Unknown>), Fault> {
+fn identities(storage: &Storage) -> Result<(BTreeSet<String>, Option<Why>), Fault> {
     let (mut names, mut unread) = (BTreeSet::new(), None);
-    let mut add = |identified: Result<Identity, Unknown>| match identified {
+    let mut add = |identified: Result<Identity, Why>| match identified {
         Ok(identity) => drop(names.insert(identity.unique_name())),
         Err(not) => drop(unread.get_or_insert(not)),
     };

@@ -22,7 +22,7 @@ use crate::{
         storage::Storage,
         volume::{Shape, Volume},
     },
-    unknown::Unknown,
+    why::Why,
 };
 
 /// A pod that uses a volume.
@@ -35,13 +35,13 @@ pub struct User {
     /// Name of the volume in the pod, or of the PersistentVolume.
     volume: OsString,
     /// The volume, or the file that does not show which one it is.
-    pub identity: Result<Identity, Unknown>,
+    pub identity: Result<Identity, Why>,
 }
 
 // === impl User ===
 
 impl User {
-    fn with_file_system(pod: String, volume: OsString, identity: Result<Identity, Unknown>) -> Self {
+    fn of_file_system(pod: String, volume: OsString, identity: Result<Identity, Why>) -> Self {
         Self {
             pod,
             shape: Shape::FileSystem,
@@ -141,12 +141,13 @@ pub fn read_users(storage: &Storage, users: &mut Vec<User>) -> Result<(), Fault>
         read_file_systems(&pod, users)?;
     }
     // A mount over the directory hides a volume, but does not remove it.
-    let mut seen: BTreeSet<_> = users.iter().map(|it| (it.pod.clone(), it.volume.clone())).collect();
+    let known = users.iter().filter(|it| it.shape == Shape::FileSystem);
+    let mut seen: BTreeSet<_> = known.map(|it| (it.pod.clone(), it.volume.clone())).collect();
     let table = storage.all_mounts.read()?;
     for (pod, volume, dir) in table.all().filter_map(|it| published(storage, &it.path)) {
         if seen.insert((pod.clone(), volume.clone())) {
             let identity = Err(unidentified(&dir, "a mount hides its directory"));
-            users.push(User::with_file_system(pod, volume, identity));
+            users.push(User::of_file_system(pod, volume, identity));
         }
     }
     // Raw block volumes may be mapped or published for pods without a link to them.
@@ -177,7 +178,7 @@ fn read_file_systems(pod: &Dir, users: &mut Vec<User>) -> Result<(), Fault> {
     for volume in volumes.names()? {
         if let Some(dir) = volumes.open_below(&volume)? {
             let identity = Identity::read(csi_files::read(&dir)?, dir.path());
-            users.push(User::with_file_system(pod.name(), volume, identity));
+            users.push(User::of_file_system(pod.name(), volume, identity));
         }
     }
     Ok(())

@@ -1,28 +1,28 @@
-//! Why something is not known.
+//! A reason.
 
 use std::fmt::Display;
 
-/// The reason why a fact could not be had, in words for a person. Nothing is decided by what it says.
+/// A reason in words for a person: why a fact is not known, or why something is not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Unknown(String);
+pub struct Why(String);
 
-// === impl Unknown ===
+// === impl Why ===
 
-impl Unknown {
+impl Why {
     /// For `map_err`.
     pub fn new(reason: impl Display) -> Self {
         Self(reason.to_string())
     }
 }
 
-impl From<String> for Unknown {
+impl From<String> for Why {
     fn from(reason: String) -> Self {
         Self(reason)
     }
 }
 
-impl From<&str> for Unknown {
+impl From<&str> for Why {
     fn from(reason: &str) -> Self {
         Self(reason.to_owned())
     }
