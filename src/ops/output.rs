@@ -30,6 +30,7 @@ pub struct Cell {
 }
 
 /// A cell below this header, which every table shows.
+#[expect(clippy::needless_pass_by_value, reason = "as to_string, it takes references, too")]
 pub fn cell(header: &'static str, text: impl ToString) -> Cell {
     Cell {
         header,

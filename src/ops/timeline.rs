@@ -75,7 +75,7 @@ pub fn list(traces: &[Trace], namespace: Option<&str>, is_wide: bool, now: Times
             wide_cell("ATTEMPTS", trace.attempts),
             wide_cell("PHASE", trace.phase.as_deref().unwrap_or("-")),
             wide_cell("UID", &trace.uid),
-            wide_cell("CAUSE", &trace.cause),
+            wide_cell("CAUSE", trace.cause),
         ]
     };
     table(traces.into_iter().map(row), is_wide)
