@@ -151,7 +151,7 @@ async fn pod_with_failing_lists_is_never_incomplete() {
     }
     runtime.fault(Read::ListContainers, Fault::Error(Code::Unknown, "no shim".to_owned()));
     let error = cri.pod("u1", PATIENCE).await.unwrap_err();
-    assert_eq!(error.to_string(), "ListContainers u1: Why: no shim");
+    assert_eq!(error.to_string(), "ListContainers u1: Unknown: no shim");
 }
 
 #[tokio::test(start_paused = true)]
