@@ -9,7 +9,7 @@ use crate::prelude::*;
 /// The node reaches the API server through a load balancer that speaks TLS.
 pub fn balanced(node: &Node) -> Balancer {
     let balancer = Balancer::with_tls(node.api.connector().clone()).unwrap();
-    let kubeconfig = balancer.kubeconfig(&node.api.url(), &node.api.node_kubeconfig(NODE));
+    let kubeconfig = balancer.kubeconfig(&node.api.node_kubeconfig(NODE));
     fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
     balancer
 }

@@ -89,7 +89,7 @@ async fn new_connection_to_another_cluster_is_not_used() {
     node.simple_pod("db");
     let other = another_cluster(&names).await;
     let balancer = Balancer::start(node.api.connector().clone());
-    let kubeconfig = balancer.kubeconfig(&node.api.url(), &node.api.node_kubeconfig(NODE));
+    let kubeconfig = balancer.kubeconfig(&node.api.node_kubeconfig(NODE));
     fs::write(node.path("kubeconfig"), kubeconfig).unwrap();
     let theirs = other.connector().clone();
     let is_other = Arc::new(AtomicBool::new(false));

@@ -41,7 +41,7 @@ impl Cluster {
 
     /// Sends the collector's requests through this balancer.
     pub fn use_balancer(&self, balancer: &Balancer) {
-        let kubeconfig = balancer.kubeconfig(&self.api.url(), &self.api.collector_kubeconfig());
+        let kubeconfig = balancer.kubeconfig(&self.api.collector_kubeconfig());
         std::fs::write(self.dir.path().join("kubeconfig"), kubeconfig).unwrap();
     }
 

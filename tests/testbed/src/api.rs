@@ -1,6 +1,9 @@
 //! An API server as tests use it: the real one or the one in memory.
 
-use std::{path::PathBuf, sync::Arc};
+use std::{
+    path::PathBuf,
+    sync::{Arc, LazyLock},
+};
 
 use futures::future::BoxFuture;
 
@@ -86,16 +89,20 @@ pub fn kubeconfig(url: &str, ca_pem: Option<&str>, user: &str, token: &str) -> S
 /// A kubeconfig with one server and one user with `credentials`: lines of YAML.
 pub fn kubeconfig_of(url: &str, ca_pem: Option<&str>, user: &str, credentials: &str) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
-    let ca = ca_pem
-        .map(|pem| format!("\n    certificate-authority-data: {}", STANDARD.encode(pem)))
-        .unwrap_or_default();
+    // Without one, a client reads all authorities of the machine at its start, which takes most of a short test's time.
+    static UNUSED: LazyLock<String> = LazyLock::new(|| {
+        let authority = rcgen::generate_simple_self_signed(vec!["testbed".to_owned()]);
+        authority.expect("a certificate").cert.pem()
+    });
+    let ca = STANDARD.encode(ca_pem.unwrap_or(&UNUSED));
     format!(
         "apiVersion: v1
 kind: Config
 clusters:
 - name: testbed
   cluster:
-    server: {url}{ca}
+    server: {url}
+    certificate-authority-data: {ca}
 users:
 - name: {user}
   user:

@@ -94,17 +94,24 @@ impl Balancer {
         }
     }
 
-    /// A kubeconfig for the server at `url`, changed to use the balancer.
-    pub fn kubeconfig(&self, url: &str, kubeconfig: &str) -> String {
+    /// A kubeconfig, changed to use the balancer.
+    pub fn kubeconfig(&self, kubeconfig: &str) -> String {
         let address = self.route.address();
-        let server = match &self.certificate {
-            None => format!("server: http://{address}"),
-            Some(pem) => {
-                let authority = STANDARD.encode(pem);
-                format!("server: https://{address}\n    certificate-authority-data: {authority}")
-            }
+        let (scheme, authority) = match &self.certificate {
+            None => ("http", None),
+            Some(pem) => ("https", Some(STANDARD.encode(pem))),
         };
-        kubeconfig.replace(&format!("server: {url}"), &server)
+        let lines = kubeconfig.lines().map(|line| match line.trim_start().split_once(": ") {
+            Some(("server", _)) => format!("    server: {scheme}://{address}\n"),
+            Some(("certificate-authority-data", other)) => {
+                format!(
+                    "    certificate-authority-data: {}\n",
+                    authority.as_deref().unwrap_or(other)
+                )
+            }
+            _ => format!("{line}\n"),
+        });
+        lines.collect()
     }
 
     /// Drops all further bytes of open connections without closing them. New ones are forwarded.
