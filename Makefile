@@ -164,17 +164,12 @@ cluster-kubelet: need-root need-build need-node built-for-cluster
 cluster-others: need-root need-build need-node built-for-cluster
 	$(ALONE) $(RUN_TESTS) $(addprefix --test ,$(WITHOUT_KUBELET))
 
-.PHONY: built-for-cluster built-once
+.PHONY: built-for-cluster
 built-for-cluster:
 	tests/testbed/control-plane/build.sh
 	tests/testbed/control-plane/build.sh kube-controller-manager
 	tests/testbed/control-plane/build.sh kubelet
 	tests/testbed/go-program.sh crictl
-
-built-once: need-guest need-kind ## Build what other targets build once: Go programs, the guest, the kind node image
-	nice $(MAKE) --no-print-directory built-for-cluster
-	nice tests/testbed/guest/build.sh
-	nice tests/testbed/kind/build.sh
 
 # Tests of features that releases before 1.34 lack, see docs/reference/versions.md.
 OF_NEWER_KUBERNETES := $(if $(filter 1.30,$(KUBERNETES_VERSION)),--skip csi::volume_may_be_attached)
@@ -209,8 +204,9 @@ test-kind: need-root need-build need-kind need-deb need-image ## The package and
 lint: need-build ## Formatting, clippy and the shell scripts
 	@$(NEED) shellcheck=shellcheck
 	$(CARGO) fmt --all -- --check
-	$(CARGO) clippy --locked --workspace --all-targets --all-features -- -D warnings
-	$(CARGO) clippy --locked --no-default-features --lib --example embed -- -D warnings
+	@# In a directory of its own: else tests would wait for its lock.
+	nice $(CARGO) clippy --target-dir $(TARGET_DIR)/lint --locked --workspace --all-targets --all-features -- -D warnings
+	nice $(CARGO) clippy --target-dir $(TARGET_DIR)/lint --locked --no-default-features --lib --example embed -- -D warnings
 	shellcheck -x $(SCRIPTS)
 
 SCRIPTS := $(wildcard scripts/*.sh) $(wildcard packaging/*.sh packaging/*/*.sh packaging/debian/*.post*) $(wildcard deploy/*.sh) .ci/run tests/testbed/control-plane/build.sh tests/testbed/go-program.sh $(wildcard tests/testbed/guest/*.sh) \
