@@ -155,7 +155,8 @@ test-cluster: tests-built built-for-cluster ## Teardown, collector and API contr
 cluster-handover: need-root need-build need-node built-for-cluster
 	$(RUN_TESTS) --test cluster_handover
 
-# Their agents do not search the processes of other tests. They get no process events there, which cluster_handover needs.
+# In a PID namespace of their own, agents do not search the processes of other tests. The kernel reports process events only
+# outside, where cluster_handover needs them.
 ALONE := unshare --pid --fork --kill-child --mount-proc --propagation unchanged
 
 cluster-kubelet: need-root need-build need-node built-for-cluster

@@ -114,7 +114,9 @@ pub async fn run_on(
                 biased;
                 () = stop => Ok(()),
                 // It exits by itself only after a panic.
-                Some(_) = OptionFuture::from(gc.as_mut()) => Err(Problem::internal("the thread of the collector has ended")),
+                Some(_) = OptionFuture::from(gc.as_mut()) => {
+                    Err(Problem::internal("the thread of the collector has ended"))
+                }
             }
         });
         match pods {

@@ -89,7 +89,8 @@ pub struct Settings {
     /// Checked before each effect, and whenever it has changed for effects in progress. [`OpenGate`] always allows effects, even while
     /// a kubelet runs.
     pub gate: Arc<dyn Gate>,
-    /// Gets each pod's status and the final delete, and answers for PersistentVolumes and the Node's `volumesInUse`. Without it a termination ends when nothing is left on the node.
+    /// Gets each pod's status and the final delete, and answers for PersistentVolumes and the Node's `volumesInUse`. Without it a
+    /// termination ends when nothing is left on the node.
     pub reporter: Option<Arc<dyn PodApi>>,
     /// Gets the events.
     pub events: Arc<dyn EventSink>,

@@ -189,7 +189,9 @@ impl PodAgent {
                 stopped
             }
             // A panic in the workers or in the watch: the service manager has to restart the agent.
-            result = &mut tasks.workers => Err(Problem::internal(format!("the task of the pod workers has exited: {result:?}"))),
+            result = &mut tasks.workers => {
+                Err(Problem::internal(format!("the task of the pod workers has exited: {result:?}")))
+            }
         };
         tasks.stop(shutdown_timeout).await;
         if let Err(error) = journal.durable().await {

@@ -3,10 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::core::v1::{Event, Pod},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{Event, Pod};
 
 use super::{
     nodes::{ComponentView, component, is_blocked_pod},
@@ -69,7 +66,11 @@ pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation 
         });
         causes.extend(cause_of_node(node_name, &node, around));
         causes.extend(causes_of_events(&around.events, now));
-        causes.extend(cause_of_grace_period(meta, node.terminator, now));
+        let deletion = Deletion {
+            timestamp: expires.0,
+            grace: meta.deletion_grace_period_seconds,
+        };
+        causes.extend(cause_of_grace_period(deletion, node.terminator, now));
         // The object goes only after the node is done, so finalizers hold it alone once it has a terminal phase.
         let is_done = around.node.is_none() || has_ended && running.is_empty();
         let severity = if is_done { Severity::Blocking } else { Severity::Later };
@@ -106,11 +107,7 @@ pub fn explain(pod: &Pod, around: &Surroundings, now: Timestamp) -> Explanation 
 }
 
 /// What is left of the grace period of a pod that is being deleted.
-fn cause_of_grace_period(meta: &ObjectMeta, terminator: Terminator, now: Timestamp) -> Option<Cause> {
-    let deletion = Deletion {
-        timestamp: meta.deletion_timestamp.as_ref()?.0,
-        grace: meta.deletion_grace_period_seconds,
-    };
+fn cause_of_grace_period(deletion: Deletion, terminator: Terminator, now: Timestamp) -> Option<Cause> {
     let grace = CountedGrace::by_kubelet(deletion, now);
     (!grace.left.is_zero()).then(|| grace_period(Severity::Waiting, grace, terminator))
 }

@@ -4,27 +4,26 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::node::{
-    kubelet_process::{KubeletProcess, MatchReason},
-    systemd::Systemd,
+use crate::{
+    node::{
+        kubelet_process::{KubeletProcess, MatchReason},
+        systemd::Systemd,
+    },
+    why::Why,
 };
 
 /// Longer than the usual `TimeoutStopSec=` (90 s) and the SIGKILL after it.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Why a kubelet that does not work is not stopped, with the remedy.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub(super) struct NotStopped(pub String);
 
 /// Stops the systemd service whose main process is this kubelet, or was, if the service waits to start it again. Returns the
 /// unit's name. A queued job of the unit, such as a restart, stays queued. The process probe detects the exit.
 ///
 /// # Errors
 /// When the kubelet is not the main process of a service, or systemd does not stop the unit.
-pub(super) async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String, NotStopped> {
+pub(super) async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<String, Why> {
     if kubelet.is_wrapper || kubelet.why != MatchReason::SameDirectory {
         let why = format!("{kubelet} is more, or less, than this node's kubelet: stop it by hand");
-        return Err(NotStopped(why));
+        return Err(why.into());
     }
     let unit = match systemd.service_of_process(kubelet.pid).await {
         Ok(None) => systemd.service_that_restarts(kubelet.pid).await,
@@ -32,22 +31,22 @@ pub(super) async fn stop(systemd: &Systemd, kubelet: &KubeletProcess) -> Result<
     };
     let unit = unit.map_err(|error| {
         let why = "systemd does not answer over D-Bus which unit the kubelet is of";
-        NotStopped(format!("{why}: {error}"))
+        Why::from(format!("{why}: {error}"))
     })?;
     let Some(unit) = unit else {
         let why = "is not the main process of a systemd service, so this agent cannot stop it: stop it by hand";
-        return Err(NotStopped(format!("{kubelet} {why}")));
+        return Err(format!("{kubelet} {why}").into());
     };
     tracing::warn!(unit, %kubelet, "Kubelet does not work; its unit is stopped (--fence-kubelet)");
     match timeout(LIMIT, systemd.stop_unit(&unit, "fail")).await {
         Ok(Ok(_)) => Ok(unit),
-        Ok(Err(error)) => Err(NotStopped(format!("systemd does not stop {unit}: {error}"))),
+        Ok(Err(error)) => Err(format!("systemd does not stop {unit}: {error}").into()),
         Err(_) => {
             systemd.disconnect().await;
-            Err(NotStopped(format!(
+            Err(format!(
                 "systemd has not stopped {unit} within {LIMIT:?}: does its process hang in the kernel? See systemctl status \
                  {unit}"
-            )))
+            ).into())
         }
     }
 }

@@ -1,7 +1,13 @@
 //! Probe of the kubelet's healthz endpoint.
 
 use std::{
-    convert::Infallible, error::Error, fmt::Display, future::pending, io::ErrorKind, net::SocketAddr, time::Duration,
+    convert::Infallible,
+    error::Error,
+    fmt::Display,
+    future::pending,
+    io::{self, ErrorKind},
+    net::SocketAddr,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -18,16 +24,12 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Probes the endpoint once. Only `200 OK` is Alive. The answer of another program, such as a pod on the host network, is Down:
 /// `is_kubelets` returns whether a process that may be a kubelet listens there.
-pub async fn probe(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> std::io::Result<bool>) -> Probe {
+pub async fn probe(at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> io::Result<bool>) -> Probe {
     probe_within(TIMEOUT, at, is_kubelets).await
 }
 
 /// As [`probe`], with this timeout of each of the two steps.
-async fn probe_within(
-    step: Duration,
-    at: SocketAddr,
-    is_kubelets: impl AsyncFnOnce() -> std::io::Result<bool>,
-) -> Probe {
+async fn probe_within(step: Duration, at: SocketAddr, is_kubelets: impl AsyncFnOnce() -> io::Result<bool>) -> Probe {
     let detail = |what: &dyn Display| format!("http://{at}/healthz: {what}");
     let stream = match timeout(step, TcpStream::connect(at)).await {
         Ok(Ok(stream)) => stream,
@@ -91,7 +93,7 @@ mod tests {
 
     const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
-    async fn probed(answer: Option<&'static str>, is_kubelets: std::io::Result<bool>) -> Probe {
+    async fn probed(answer: Option<&'static str>, is_kubelets: io::Result<bool>) -> Probe {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let at = listener.local_addr().unwrap();
         let serving = tokio::spawn(async move {
@@ -112,7 +114,7 @@ mod tests {
     #[tokio::test]
     async fn only_a_healthy_kubelet_is_alive() {
         let broken = "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n";
-        let unknown = || Err(std::io::Error::other("too many open files"));
+        let unknown = || Err(io::Error::other("too many open files"));
         for (answer, is_kubelets, state, detail) in [
             (Some(OK), Ok(true), ProbeState::Alive, "ok"),
             (Some(broken), Ok(true), ProbeState::Down, "500"),

@@ -14,8 +14,7 @@ use tokio::{
 };
 
 use super::{
-    fence::{self, NotStopped},
-    healthz,
+    fence, healthz,
     probes::{LeaseState, Probe, Probes, Starts},
     report::{FenceReport, RoleReport, Seen},
     role::{Role, decide_role, failing_starts, initial_role, may_fence},
@@ -99,7 +98,7 @@ struct MonitorState {
     reading: FuturesUnordered<BoxFuture<'static, Option<KubeletUnit>>>,
     /// The unit is not read again before.
     read_from: Instant,
-    fencing: FuturesUnordered<BoxFuture<'static, Result<String, NotStopped>>>,
+    fencing: FuturesUnordered<BoxFuture<'static, Result<String, Why>>>,
     /// The kubelet is not stopped again before.
     fence_from: Instant,
     /// The role is not reported again before.
@@ -239,7 +238,7 @@ impl KubeletMonitor {
                 }
                 Err(why) if now >= state.report_from => {
                     state.report_from = now + FENCE_RETRY;
-                    state.fenced.add_result(Err(NotStopped(format!("{kubelet}: {why}"))));
+                    state.fenced.add_result(Err(format!("{kubelet}: {why}").into()));
                 }
                 _ => {}
             }
@@ -250,12 +249,12 @@ impl KubeletMonitor {
     ///
     /// # Errors
     /// Why it may not.
-    fn may_fence(&self, probes: &Probes, failing: Option<Starts>) -> Result<(), NotStopped> {
+    fn may_fence(&self, probes: &Probes, failing: Option<Starts>) -> Result<(), Why> {
         let blocked = self.guard.check_may_fence();
-        blocked.map_err(|blocked| NotStopped(blocked.to_string()))?;
+        blocked.map_err(Why::new)?;
         match failing {
             Some(_) => Ok(()),
-            None => may_fence(probes).map_err(|why| NotStopped(why.to_owned())),
+            None => may_fence(probes).map_err(Why::from),
         }
     }
 

@@ -7,14 +7,16 @@ use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
 use super::{
-    fence::NotStopped,
     probes::{LEASE, Lease, ProbeHistory, ProbeState, Probes, RENEWAL_LIMIT, Starts},
     role::Role,
 };
-use crate::model::{
-    blocked::KubeletFault,
-    kubelet_unit::KubeletUnit,
-    role::{RoleName, StandbyReason, StandbyReasonName},
+use crate::{
+    model::{
+        blocked::KubeletFault,
+        kubelet_unit::KubeletUnit,
+        role::{RoleName, StandbyReason, StandbyReasonName},
+    },
+    why::Why,
 };
 
 /// The role of this agent, and the probes that it is decided by.
@@ -221,7 +223,7 @@ impl FailingKubelet {
 
 impl FenceReport {
     /// Adds the result of an attempt: the unit, or why it failed. Returns whether it succeeded.
-    pub(super) fn add_result(&mut self, stopped: Result<String, NotStopped>) -> bool {
+    pub(super) fn add_result(&mut self, stopped: Result<String, Why>) -> bool {
         let is_stopped = stopped.is_ok();
         match stopped {
             Ok(unit) => {

@@ -18,8 +18,8 @@ use crate::{
 };
 
 /// The status of this agent's collector.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(Default, schemars::JsonSchema))]
 #[serde(rename_all = "camelCase")]
 pub struct GcReport {
     /// It is active, and all kinds are synced.

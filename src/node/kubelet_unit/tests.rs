@@ -83,9 +83,9 @@ async fn process_of_a_unit_that_hangs_is_shown_with_its_state() {
 #[tokio::test]
 async fn node_without_systemd_or_without_the_unit_has_none() {
     assert_eq!(details(&[Behavior::NotLoaded], Path::new("/proc")).await, None);
-    let nobody = at_bus("unix:path=/no/such/bus");
+    let without_bus = at_bus("unix:path=/no/such/bus");
     assert_eq!(
-        read(&nobody, Path::new("journalctl"), Path::new("/proc"), None).await,
+        read(&without_bus, Path::new("journalctl"), Path::new("/proc"), None).await,
         None
     );
 }

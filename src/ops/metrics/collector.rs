@@ -13,7 +13,8 @@ use crate::{
 };
 
 /// The data of one scrape of the collector.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
+#[cfg_attr(test, derive(Default))]
 pub struct CollectorMetrics {
     /// Its status.
     pub status: GcReport,
